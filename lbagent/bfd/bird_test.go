@@ -131,7 +131,7 @@ func TestBIRD(t *testing.T) {
 	})
 	p.signal(syscall.SIGSTOP)
 	took := l.awaitAll(time.Second, "Down")
-	t.Logf("process stopped: detected by BIRD after %s", took)
+	t.Logf("process stopped: BIRD detected it after %s", took)
 	p.signal(syscall.SIGCONT)
 	for _, peer := range wanted {
 		p.awaitState(peer.Name, protocol.Up)

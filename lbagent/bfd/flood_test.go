@@ -64,7 +64,7 @@ func TestFloodResetsNoSession(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", f.name, err)
 		}
-		t.Logf("%s: %.0f packets a second", f.name, float64(sent)/time.Since(began).Seconds())
+		t.Logf("%s: %.0f packets/s", f.name, float64(sent)/time.Since(began).Seconds())
 		for _, peer := range wanted {
 			for end, p := range map[string]*process{"node": node, "router": router} {
 				if session := p.session(peer.Name); session.State != protocol.Up || session.Losses > 0 {

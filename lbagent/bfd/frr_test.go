@@ -114,18 +114,18 @@ func TestFRR(t *testing.T) {
 	l.awaitAll("up", fast)
 	for _, peer := range l.shown() {
 		if peer.SessionDown != 0 {
-			t.Errorf("FRR lost a session: %+v", peer)
+			t.Errorf("FRR reports a lost session: %+v", peer)
 		}
 	}
 	if got := p.session(routerName4).Since; !got.Equal(since) {
-		t.Errorf("up since %s, was since %s before", got, since)
+		t.Errorf("session up since %s, previously since %s", got, since)
 	}
 
 	// An administrative shutdown of the peer is no loss.
 	l.frr.Configure("bfd", "peer 198.51.100.2", "shutdown")
 	session := p.awaitState(routerName4, protocol.Down)
 	if session.PeerState != protocol.AdminDown || session.Losses != 0 || session.Message == "" {
-		t.Errorf("FRR's shutdown: %+v", session)
+		t.Errorf("after FRR's shutdown: session %+v", session)
 	}
 	l.frr.Configure("bfd", "peer 198.51.100.2", "no shutdown")
 	p.awaitState(routerName4, protocol.Up)
@@ -221,7 +221,7 @@ func TestFRRDetects(t *testing.T) {
 		}
 		return true, shown
 	})
-	t.Logf("process stopped: detected by FRR after %s", took)
+	t.Logf("process stopped: FRR detected it after %s", took)
 	p.signal(syscall.SIGCONT)
 	p.awaitState(routerName4, protocol.Up)
 }

@@ -147,7 +147,7 @@ func await(t *testing.T, limit time.Duration, what string, condition func() (boo
 		}
 		if time.Since(began) > limit {
 			text, _ := json.Marshal(shown)
-			t.Fatalf("not within %s: %s; it is %s", limit, what, text)
+			t.Fatalf("timeout after %s: %s; got %s", limit, what, text)
 		}
 		time.Sleep(poll)
 	}

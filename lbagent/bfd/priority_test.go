@@ -27,7 +27,7 @@ func TestAllThreadsHavePriority(t *testing.T) {
 	report, _ := p.Report()
 	want, nice := uint32(unix.SCHED_FIFO), int32(0)
 	if report.Problem != "" {
-		t.Logf("this kernel refuses SCHED_FIFO here: %s", report.Problem)
+		t.Logf("this kernel rejects SCHED_FIFO here: %s", report.Problem)
 		want, nice = unix.SCHED_NORMAL, -20
 	}
 	threads, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", p.cmd.Process.Pid))
@@ -47,7 +47,7 @@ func TestAllThreadsHavePriority(t *testing.T) {
 			t.Fatalf("thread %d: %v", id, err)
 		}
 		if got.Policy != want || got.Nice != nice {
-			t.Errorf("thread %d has policy %d and nice value %d, want %d and %d", id, got.Policy, got.Nice, want, nice)
+			t.Errorf("thread %d: policy %d, nice value %d; want %d and %d", id, got.Policy, got.Nice, want, nice)
 		}
 	}
 }

@@ -42,7 +42,7 @@ func TestSaveWithoutRoom(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := os.WriteFile(filepath.Join(directory, "filler"), make([]byte, 1<<20), 0o600); !errors.Is(err, unix.ENOSPC) {
-			t.Fatalf("fill the file system: %v", err)
+			t.Fatalf("fill the file system: error %v, want ENOSPC", err)
 		}
 	}
 	if err := save(path, sessions, now.Add(time.Minute)); err != nil {
@@ -50,6 +50,6 @@ func TestSaveWithoutRoom(t *testing.T) {
 	}
 	loaded, err := load(path, now)
 	if err != nil || len(loaded) != len(sessions) || loaded[0].Peer != sessions[0].Peer {
-		t.Errorf("%d sessions of %d are loaded: %v", len(loaded), len(sessions), err)
+		t.Errorf("loaded %d sessions, want %d: %v", len(loaded), len(sessions), err)
 	}
 }

@@ -61,7 +61,7 @@ func TestFloodFromOffLink(t *testing.T) {
 		p.signal(syscall.SIGSTOP)
 		l.sendAsRouter(to, 3784, packets, flood)
 		if octets, _ := p.queued(table, 3784); octets > 0 {
-			t.Errorf("%s: %d octets of the flood wait in the queue", to, octets)
+			t.Errorf("%s: %d bytes of the flood remain in the receive queue", to, octets)
 		}
 		p.signal(syscall.SIGCONT)
 	}
@@ -86,6 +86,6 @@ func TestSpoofedMultihop(t *testing.T) {
 		return report.Discarded["other_discriminator"] >= 2, report
 	})
 	if session := p.session(multihop4); session.State != protocol.Up || !session.Since.Equal(up.Since) {
-		t.Errorf("the session was touched: %+v, then %+v", up, session)
+		t.Errorf("the session changed from %+v to %+v", up, session)
 	}
 }

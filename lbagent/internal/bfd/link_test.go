@@ -89,7 +89,7 @@ func (l *link) deliver(from int) {
 		l.wires[from] = slices.Delete(l.wires[from], 0, 1)
 		p, err := Decode(payload)
 		if err != nil {
-			l.t.Fatalf("a session sent %x: %v", payload, err)
+			l.t.Fatalf("send %x: %v", payload, err)
 		}
 		if to := l.ends[1-from]; p.YourDiscriminator == 0 || p.YourDiscriminator == to.Discriminator() {
 			if answer, send := to.Receive(p, l.now); send {
@@ -111,7 +111,7 @@ func (l *link) await(limit time.Duration, what string, condition func() bool) {
 	l.t.Helper()
 	for end := l.now.Add(limit); !condition(); {
 		if !l.now.Before(end) {
-			l.t.Fatalf("not within %s: %s (%s, %s)", limit, what, l.ends[0].State(), l.ends[1].State())
+			l.t.Fatalf("timeout after %s: %s (%s, %s)", limit, what, l.ends[0].State(), l.ends[1].State())
 		}
 		l.run(5*ms, func() {})
 	}
@@ -140,7 +140,7 @@ func TestLinkStaysUp(t *testing.T) {
 		}
 		l.run(2*time.Second, stays)
 		if !l.ends[0].IsConfirmed() || !l.ends[1].IsConfirmed() {
-			t.Fatal("a Poll Sequence does not end")
+			t.Fatal("the Poll Sequence does not finish")
 		}
 		l.sent = [2][]time.Time{}
 		l.run(5*time.Second, stays)
@@ -149,7 +149,7 @@ func TestLinkStaysUp(t *testing.T) {
 			for j := 1; j < len(l.sent[i]); j++ {
 				gap := l.sent[i][j].Sub(l.sent[i][j-1])
 				if gap > interval || gap < interval*3/4-time.Microsecond {
-					t.Fatalf("a gap of %s with an interval of %s", gap, interval)
+					t.Fatalf("gap of %s between packets at an interval of %s", gap, interval)
 				}
 			}
 		}
@@ -168,7 +168,7 @@ func TestLinkRecovers(t *testing.T) {
 			l.run(time.Duration(rapid.IntRange(0, 5000).Draw(t, "ms"))*ms, func() {
 				for _, end := range l.ends {
 					if s := end.State(); s == AdminDown {
-						t.Fatal("AdminDown without a request")
+						t.Fatal("AdminDown although it was not requested")
 					}
 				}
 			})
@@ -184,7 +184,7 @@ func TestLinkRecovers(t *testing.T) {
 		losses := l.ends[deaf].Losses()
 		l.await(limit, "the end that hears nothing is down", func() bool { return l.ends[deaf].State() == Down })
 		if l.ends[deaf].Losses() != losses+1 {
-			t.Fatalf("%d losses, want one more than %d", l.ends[deaf].Losses(), losses)
+			t.Fatalf("%d losses, want %d plus 1", l.ends[deaf].Losses(), losses)
 		}
 		l.await(l.delay+5*ms, "the other end follows", func() bool { return l.ends[1-deaf].State() == Down })
 	})
@@ -198,7 +198,7 @@ func TestLinkDisabled(t *testing.T) {
 		l.ends[0].Disable(l.now)
 		l.run(5*time.Second, func() {})
 		if s := l.ends[1]; s.State() != Down || s.PeerState() != AdminDown || s.Losses() != 0 {
-			t.Fatalf("the other end: %s, of %s, %d losses", s.State(), s.PeerState(), s.Losses())
+			t.Fatalf("other end: state %s, peer state %s, %d losses", s.State(), s.PeerState(), s.Losses())
 		}
 	})
 }

@@ -34,7 +34,7 @@ func TestDecode(t *testing.T) {
 		t.Errorf("got %+v, %v\nwant %+v", got, err, want)
 	}
 	if back := want.Append(nil); !bytes.Equal(back, wire(t, up)) {
-		t.Errorf("written %x, want %s", back, up)
+		t.Errorf("encoded %x, want %s", back, up)
 	}
 }
 
@@ -118,7 +118,7 @@ func FuzzDecode(f *testing.F) {
 		p, err := Decode(payload)
 		if err != nil {
 			if p != (Packet{}) {
-				t.Fatalf("refused with %+v", p)
+				t.Fatalf("rejected, but returned %+v", p)
 			}
 			return
 		}

@@ -82,7 +82,7 @@ func TestTransitions(t *testing.T) {
 		s := in(t, test.state)
 		s.Receive(from(test.received), epoch.Add(ms))
 		if s.State() != test.want || s.Diagnostic() != test.diagnostic || s.Losses() != test.losses {
-			t.Errorf("%s receives %s: %s, %q, %d losses; want %s, %q, %d", test.state, test.received,
+			t.Errorf("%s receives %s: state %s, diagnostic %q, %d losses; want %s, %q, %d", test.state, test.received,
 				s.State(), s.Diagnostic(), s.Losses(), test.want, test.diagnostic, test.losses)
 		}
 	}
@@ -94,14 +94,14 @@ func TestDetection(t *testing.T) {
 		s := in(t, state)
 		s.Advance(epoch.Add(300*ms - time.Microsecond))
 		if s.State() != state {
-			t.Fatalf("%s: %s before the detection time", state, s.State())
+			t.Fatalf("%s: state %s before the detection time", state, s.State())
 		}
 		p, send := s.Advance(epoch.Add(300 * ms))
 		if s.State() != Down || s.Diagnostic() != DiagnosticDetectionExpired {
 			t.Errorf("%s: %s, %q", state, s.State(), s.Diagnostic())
 		}
 		if !send || p.State != Down || p.YourDiscriminator != 0 || p.DesiredMinTx != time.Second {
-			t.Errorf("%s: sent to the peer: %t %+v", state, send, p)
+			t.Errorf("%s: packet to the peer: %t, %+v", state, send, p)
 		}
 		if want := map[State]uint64{Init: 0, Up: 1}[state]; s.Losses() != want {
 			t.Errorf("%s: %d losses, want %d", state, s.Losses(), want)
@@ -134,7 +134,7 @@ func TestNegotiation(t *testing.T) {
 		p.Final = true
 		s.Receive(p, epoch)
 		if s.TransmitInterval() != test.transmit || s.DetectionTime() != test.detection {
-			t.Errorf("%s: every %s, detection %s; want %s, %s",
+			t.Errorf("%s: transmit interval %s, detection time %s; want %s, %s",
 				name, s.TransmitInterval(), s.DetectionTime(), test.transmit, test.detection)
 		}
 	}
@@ -148,12 +148,12 @@ func TestSlowWhileDown(t *testing.T) {
 		if p, send := s.Advance(now); send {
 			sent++
 			if p.State != Down || p.YourDiscriminator != 0 || p.DesiredMinTx < time.Second || p.MinEchoRx != 0 || p.Demand {
-				t.Fatalf("sent %+v", p)
+				t.Fatalf("sent packet %+v", p)
 			}
 		}
 	}
 	if sent != 10 {
-		t.Errorf("%d packets in 10 s", sent)
+		t.Errorf("%d packets sent in 10 s, want 10", sent)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestJitter(t *testing.T) {
 			s.Advance(epoch)
 			wait := s.Next().Sub(epoch).Seconds()
 			if want := 0.75 + (most-0.75)*random; wait < want-1e-6 || wait > want+1e-6 {
-				t.Errorf("multiplier %d, random %v: %v of the interval, want %v", multiplier, random, wait, want)
+				t.Errorf("multiplier %d, random %v: wait of %v intervals, want %v", multiplier, random, wait, want)
 			}
 		}
 	}
@@ -186,7 +186,7 @@ func TestPollIsAnswered(t *testing.T) {
 	p := from(Up)
 	p.Poll = true
 	if _, send := in(t, AdminDown).Receive(p, epoch); send {
-		t.Error("AdminDown: answered")
+		t.Error("AdminDown: the session replied")
 	}
 }
 
@@ -196,21 +196,21 @@ func TestChange(t *testing.T) {
 	s := in(t, Up)
 	s.Set(Parameters{TransmitInterval: 200 * ms, ReceiveInterval: 50 * ms, DetectMultiplier: 3})
 	if s.TransmitInterval() != 100*ms || s.DetectionTime() != 300*ms || s.IsConfirmed() {
-		t.Errorf("before it is confirmed: every %s, detection %s", s.TransmitInterval(), s.DetectionTime())
+		t.Errorf("before confirmation: transmit interval %s, detection time %s", s.TransmitInterval(), s.DetectionTime())
 	}
 	p, send := s.Advance(epoch)
 	if !send || !p.Poll || p.DesiredMinTx != 200*ms || p.RequiredMinRx != 50*ms {
-		t.Errorf("Poll with %t %+v", send, p)
+		t.Errorf("sent %t, packet %+v, want a Poll", send, p)
 	}
 	final := from(Up)
 	final.Final, final.DesiredMinTx = true, 50*ms
 	s.Receive(final, epoch)
 	if s.TransmitInterval() != 200*ms || s.DetectionTime() != 150*ms || !s.IsConfirmed() {
-		t.Errorf("confirmed: every %s, detection %s", s.TransmitInterval(), s.DetectionTime())
+		t.Errorf("after confirmation: transmit interval %s, detection time %s", s.TransmitInterval(), s.DetectionTime())
 	}
 	s.Set(standard)
 	if s.TransmitInterval() != 100*ms {
-		t.Errorf("faster: every %s", s.TransmitInterval())
+		t.Errorf("after a decrease: transmit interval %s", s.TransmitInterval())
 	}
 }
 
@@ -224,7 +224,7 @@ func TestChangeDuringPoll(t *testing.T) {
 		final.Final = true
 		s.Receive(final, epoch)
 		if s.TransmitInterval() != want {
-			t.Errorf("after %d: every %s, want %s", i+1, s.TransmitInterval(), want)
+			t.Errorf("after packet %d: transmit interval %s, want %s", i+1, s.TransmitInterval(), want)
 		}
 	}
 }
@@ -236,15 +236,15 @@ func TestDemand(t *testing.T) {
 	demand.Demand = true
 	s.Receive(demand, epoch)
 	if _, send := s.Advance(epoch.Add(250 * ms)); send {
-		t.Error("a periodic packet is sent")
+		t.Error("a periodic packet was sent, want none")
 	}
 	s.Set(Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 100 * ms, DetectMultiplier: 3})
 	if p, send := s.Advance(epoch.Add(251 * ms)); !send || !p.Poll {
-		t.Error("the change is not reported")
+		t.Error("no Poll was sent after the change")
 	}
 	s.Advance(epoch.Add(time.Second))
 	if s.State() != Down {
-		t.Errorf("a silent peer in demand mode: %s", s.State())
+		t.Errorf("silent peer in demand mode: state %s", s.State())
 	}
 }
 
@@ -253,10 +253,10 @@ func TestDisable(t *testing.T) {
 	s.Disable(epoch)
 	p, send := s.Advance(epoch)
 	if !send || p.State != AdminDown || p.Diagnostic != DiagnosticAdminDown || s.Losses() != 0 {
-		t.Errorf("%t %+v, %d losses", send, p, s.Losses())
+		t.Errorf("sent %t, packet %+v, %d losses", send, p, s.Losses())
 	}
 	if _, send := s.Advance(epoch.Add(time.Second)); !send {
-		t.Error("it is reported only once")
+		t.Error("AdminDown was sent only once")
 	}
 }
 
@@ -266,31 +266,31 @@ func TestResume(t *testing.T) {
 	s.RequestDetectionTime(30 * time.Second)
 	p, _ := s.Advance(epoch)
 	if !p.Poll || p.DesiredMinTx != 10*time.Second || s.TransmitInterval() != 100*ms {
-		t.Fatalf("stretched: %+v, every %s", p, s.TransmitInterval())
+		t.Fatalf("after an increase: packet %+v, transmit interval %s", p, s.TransmitInterval())
 	}
 	final := from(Up)
 	final.Final = true
 	s.Receive(final, epoch)
 	saved, ok := s.Save()
 	if !ok || !s.IsConfirmed() {
-		t.Fatalf("saved %t, settled %t", ok, s.IsConfirmed())
+		t.Fatalf("saved = %t, confirmed = %t", ok, s.IsConfirmed())
 	}
 	later := epoch.Add(5 * time.Second)
 	s = Resume(saved, full, later)
 	p, send := s.Advance(later)
 	if !send || p.State != Up || !p.Poll || p.DesiredMinTx != 100*ms || p.YourDiscriminator != 2 || p.MyDiscriminator != 1 {
-		t.Errorf("resumed with %t %+v", send, p)
+		t.Errorf("after the resume: sent %t, packet %+v", send, p)
 	}
 	if s.TransmitInterval() != 100*ms || !s.Since().Equal(epoch) {
-		t.Errorf("resumed: every %s, since %s", s.TransmitInterval(), s.Since())
+		t.Errorf("after the resume: transmit interval %s, since %s", s.TransmitInterval(), s.Since())
 	}
 	s.Advance(later.Add(300 * ms))
 	if s.State() != Down || s.Losses() != 1 {
-		t.Errorf("a peer that died meanwhile: %s, %d losses", s.State(), s.Losses())
+		t.Errorf("peer that died during the restart: state %s, %d losses", s.State(), s.Losses())
 	}
 	for _, state := range []State{AdminDown, Down, Init} {
 		if _, ok := in(t, state).Save(); ok {
-			t.Errorf("%s was saved", state)
+			t.Errorf("Save succeeded in state %s", state)
 		}
 	}
 }

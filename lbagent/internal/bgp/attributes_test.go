@@ -57,14 +57,14 @@ func TestAttributesAtFRR(t *testing.T) {
 		path.ExtendedCommunity.String: "RT:64512:100000 SoO:4200000001:7 LB:64512:375000000 (3.000 Gbps)",
 	} {
 		if got != want {
-			t.Errorf("at the router %q, want %q", got, want)
+			t.Errorf("router has %q, want %q", got, want)
 		}
 	}
 	if got := l.updates() - before; got != 1 {
 		t.Errorf("%d UPDATEs for one route, want 1", got)
 	}
 	if after := l.neighborState(); after != session {
-		t.Errorf("the session was touched: %+v, then %+v", session, after)
+		t.Errorf("the session changed from %+v to %+v", session, after)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestAttributesAtBIRD(t *testing.T) {
 		"BGP.next_hop: " + nodeIPv4.String() + "\n",
 	} {
 		if !strings.Contains(shown, want) {
-			t.Errorf("BIRD does not have %q:\n%s", want, shown)
+			t.Errorf("output of BIRD does not contain %q:\n%s", want, shown)
 		}
 	}
 }
@@ -121,6 +121,6 @@ func TestAttributesWithinOneSystem(t *testing.T) {
 		return len(shown.Paths) == 1
 	})
 	if path := shown.Paths[0]; path.LocPrf != 250 || strings.Contains(path.AsPath.String, "645") {
-		t.Errorf("at the router %+v, want local preference 250 and an empty path", path)
+		t.Errorf("router has %+v, want local preference 250 and an empty path", path)
 	}
 }

@@ -43,7 +43,7 @@ func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 	routes := lost()
 	delete(routes, vip6)
 	if !maps.Equal(routes, map[string]bool{gone: true}) {
-		t.Errorf("the kernel lost routes to %v, want %s alone", routes, gone)
+		t.Errorf("routes removed from the kernel: %v, want only %s", routes, gone)
 	}
 }
 

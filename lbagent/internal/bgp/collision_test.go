@@ -125,11 +125,11 @@ func TestCollisions(t *testing.T) {
 		}
 	}
 	if told := p.session(connecting.Name).LastError; !strings.Contains(told, "Connection Collision Resolution") {
-		t.Errorf("the last error is %q", told)
+		t.Errorf("LastError = %q, want Connection Collision Resolution", told)
 	}
 	drops := p.call(nil).Refused.Dropped
-	t.Logf("%d connections were refused, %d without the password; the kernel dropped %d packets", refused.Load(), connected.Load(), drops)
+	t.Logf("%d connections were refused, %d connected without the password; the kernel dropped %d packets", refused.Load(), connected.Load(), drops)
 	if refused.Load() == 0 || connected.Load() > 0 || drops == 0 {
-		t.Errorf("%d connections refused, %d without the password connected, %d packets dropped", refused.Load(), connected.Load(), drops)
+		t.Errorf("%d connections refused, %d connected without the password, %d packets dropped", refused.Load(), connected.Load(), drops)
 	}
 }

@@ -142,7 +142,7 @@ func followRoutes(t *testing.T, space string) func() (first, last time.Time, cou
 	updates, done, ended := make(chan netlink.RouteUpdate, 1<<16), make(chan struct{}), make(chan struct{})
 	if err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{
 		Namespace: &at, ReceiveBufferSize: 64 << 20, ReceiveBufferForceSize: true,
-		ErrorCallback: func(err error) { t.Logf("follow the router's routes: %v", err) },
+		ErrorCallback: func(err error) { t.Logf("watch the router's routes: %v", err) },
 	}); err != nil {
 		t.Fatal(err)
 	}
@@ -316,7 +316,7 @@ func (p *prober) askUntilAnswered(vips []netip.Addr) {
 	deadline := time.Now().Add(30 * time.Second)
 	for left := vips; len(left) > 0; left = unanswered() {
 		if time.Now().After(deadline) {
-			p.t.Fatalf("%d of %d VIPs do not answer", len(left), len(vips))
+			p.t.Fatalf("%d of %d VIPs do not respond", len(left), len(vips))
 		}
 		for _, vip := range left[:min(atOnce, len(left))] {
 			p.ask(vip)
@@ -351,7 +351,7 @@ func (p *prober) follow(vips []netip.Addr) {
 	}()
 	for !p.answeredSince(begun.Add(settled), len(vips)) {
 		if time.Since(begun) > 10*time.Second {
-			p.t.Fatal("not all flows are answered")
+			p.t.Fatal("not all flows receive replies")
 		}
 		time.Sleep(tick)
 	}

@@ -50,7 +50,7 @@ func TestDeadNodes(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			f := newFabric(t, test.bits, test.interval)
 			if gap := f.kill(test.dead); gap > test.limit && os.Getenv("STRICT") != "" {
-				t.Errorf("a gap of %s, above %s", gap, test.limit)
+				t.Errorf("gap of %s, limit %s", gap, test.limit)
 			}
 		})
 	}
@@ -186,13 +186,13 @@ func (f *fabric) kill(dead int) time.Duration {
 	first, last, count := changes()
 	bgpdNow, zebraNow := f.ProcessorTime()
 	if lost := f.losses() - lostBefore; lost != dead {
-		f.t.Logf("BFD lost %d sessions: the machine is too busy for the figures to be the router's", lost)
+		f.t.Logf("BFD lost %d sessions: the machine is too busy for a valid measurement of the router", lost)
 	}
 	slices.Sort(gaps)
 	longest := gaps[len(gaps)-1]
 	f.t.Logf("%d of %d nodes: gaps of %d flows: shortest %s, median %s, longest %s; the router changed %d routes, from %s to %s after it",
 		dead, fabricSize, len(gaps), round(gaps[0]), round(gaps[len(gaps)/2]), round(longest), count, round(first.Sub(start)), round(last.Sub(start)))
-	f.t.Logf("since then bgpd had %s of a processor, and zebra %s", round(bgpdNow-bgpd), round(zebraNow-zebra))
+	f.t.Logf("CPU time since then: bgpd %s, zebra %s", round(bgpdNow-bgpd), round(zebraNow-zebra))
 	return longest
 }
 

@@ -28,7 +28,7 @@ func TestDownWithdraws(t *testing.T) {
 		t.Fatal(r.Error)
 	}
 	l.awaitRoutes(bound, map[string]string{})
-	t.Logf("withdrawn in the router's kernel after %s", time.Since(began))
+	t.Logf("withdrawn from the router's kernel after %s", time.Since(began))
 	if session := p.session(peerName); session.Message != "BFD session lost" {
 		t.Errorf("%+v", session)
 	}

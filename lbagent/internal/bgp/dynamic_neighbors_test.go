@@ -34,15 +34,15 @@ func TestDynamicNeighbors(t *testing.T) {
 		{"203.0.113.1", false}, {"2001:db8::1", false},
 	} {
 		if got := c.admit(at(step.router), incoming{}); got != step.taken {
-			t.Errorf("%s is taken: %t", step.router, got)
+			t.Errorf("admit(%s) = %t", step.router, got)
 		}
 	}
 	if full := c.sessions(); len(full) != 1 || full[0].Peer != "open/198.51.100.3" || !strings.Contains(full[0].Message, "2 routers") {
-		t.Errorf("with a refused router: %+v", full)
+		t.Errorf("after a rejected router: sessions %+v", full)
 	}
 	c.want(ranges, map[string]string{secret: password})
 	if !c.admit(at("203.0.113.1"), incoming{}) {
-		t.Error("with the password of the range its router is not taken")
+		t.Error("a router with the password of its range was not admitted")
 	}
 }
 
@@ -53,7 +53,7 @@ func TestPlaceIsKept(t *testing.T) {
 		0: probationTime, time.Second: probationTime, 3 * time.Minute: 3 * time.Minute, time.Hour: maxReservation,
 	} {
 		if got := (&dynamicNeighbor{seen: seen, lasted: lasted}).expiry().Sub(seen); got != want {
-			t.Errorf("after a session of %s a place is kept for %s, want %s", lasted, got, want)
+			t.Errorf("after a session of %s, the entry is retained for %s, want %s", lasted, got, want)
 		}
 	}
 	s := New(Config{})
@@ -61,7 +61,7 @@ func TestPlaceIsKept(t *testing.T) {
 	untrusted, router := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("198.51.100.2")
 	for _, one := range []netip.Addr{untrusted, router, untrusted} {
 		if !s.neighbors.admit(one, incoming{}) {
-			t.Errorf("%s is not taken", one)
+			t.Errorf("%s was not admitted", one)
 		}
 	}
 	past := time.Now().Add(-time.Minute)
@@ -70,14 +70,14 @@ func TestPlaceIsKept(t *testing.T) {
 	s.neighbors.routers[untrusted].seen = past
 	s.neighbors.admit(untrusted, incoming{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
-		t.Errorf("places are of %v, want the router alone", got)
+		t.Errorf("DynamicNeighbors = %v, want only the router", got)
 	}
 	if !s.neighbors.admit(netip.MustParseAddr("198.51.100.3"), incoming{}) {
-		t.Error("the untrusted host's place is not free")
+		t.Error("the entry of the untrusted host was not released")
 	}
 	s.neighbors.routers[router].seen = past.Add(-maxReservation)
 	if got := s.DynamicNeighbors(); slices.Contains(got, router) {
-		t.Errorf("places are of %v ten minutes later", got)
+		t.Errorf("DynamicNeighbors = %v ten minutes later", got)
 	}
 }
 
@@ -106,13 +106,13 @@ func TestUnproven(t *testing.T) {
 		from(1)
 	}
 	if len(c.unproven) != 1 {
-		t.Errorf("%d connections of one router", len(c.unproven))
+		t.Errorf("%d unproven connections of one router", len(c.unproven))
 	}
 	for last := range maxUnproven {
 		from(2 + last)
 	}
 	if len(c.unproven) != maxUnproven || addrPort(c.unproven[0].RemoteAddr()).Addr().As4()[3] != 2 {
-		t.Errorf("%d connections wait, the oldest of %s", len(c.unproven), c.unproven[0].RemoteAddr())
+		t.Errorf("%d unproven connections, the oldest from %s", len(c.unproven), c.unproven[0].RemoteAddr())
 	}
 }
 
@@ -136,7 +136,7 @@ func TestRange(t *testing.T) {
 				return err == nil && len(fields) > 1 && fields[len(fields)-2] != "0"
 			})
 			if found := p.call(nil).DynamicNeighbors; len(found) > 0 {
-				t.Errorf("with a wrong password %v connected", found)
+				t.Errorf("%v connected with a wrong password", found)
 			}
 			want.Passwords[secret] = password
 			p.set(want)
@@ -152,7 +152,7 @@ func TestRange(t *testing.T) {
 				l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 			}
 			if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
-				t.Errorf("routers of the range are %v", found)
+				t.Errorf("DynamicNeighbors = %v, want the router", found)
 			}
 
 			before := p.session(peer.Name)
@@ -161,10 +161,10 @@ func TestRange(t *testing.T) {
 			want.Peers[0].PasswordSecret = secret
 			p.set(want)
 			if after := p.session(peerName); !isUp(after) || !after.Since.Equal(before.Since) {
-				t.Errorf("session %+v, then as the LBPeer's %+v", before, after)
+				t.Errorf("session of the range %+v, then of the LBPeer %+v", before, after)
 			}
 			if found := p.call(nil).DynamicNeighbors; len(found) > 0 {
-				t.Errorf("without a range it has the routers %v", found)
+				t.Errorf("DynamicNeighbors = %v without a range", found)
 			}
 		})
 	}
@@ -175,7 +175,7 @@ func (l *lab) awaitWithout(limit time.Duration, what string, condition func() bo
 	l.t.Helper()
 	for deadline := time.Now().Add(limit); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %s: %s", limit, what)
+			l.t.Fatalf("timeout after %s: %s", limit, what)
 		}
 	}
 }

@@ -53,7 +53,7 @@ func TestCompare(t *testing.T) {
 	}
 	only6 := testPeer()
 	if only6.IPv4 = false; compare(only6, testPeer(), true, 0) != reconnect {
-		t.Error("an added family needs no new connection")
+		t.Error("adding an address family does not cause a reconnect")
 	}
 }
 
@@ -61,14 +61,14 @@ func TestCompare(t *testing.T) {
 func TestComparePassive(t *testing.T) {
 	want := passivePeer()
 	if got := compare(passivePeer(), want, false, 0); got != nextSession {
-		t.Errorf("password: %d", got)
+		t.Errorf("changed password: compare = %d, want nextSession", got)
 	}
 	want.PasswordSecret = "other"
 	if got := compare(passivePeer(), want, false, 0); got != nextSession {
-		t.Errorf("Secret: %d", got)
+		t.Errorf("changed Secret: compare = %d, want nextSession", got)
 	}
 	if got := compare(testPeer(), want, false, 0); got != reconnect {
-		t.Errorf("passive: %d", got)
+		t.Errorf("changed passive mode: compare = %d, want reconnect", got)
 	}
 }
 
@@ -85,19 +85,19 @@ func TestResetDelay(t *testing.T) {
 			turn := Turn("peer", node, nodes)
 			rotated := append(append([]forwarding.NodeID{}, nodes[i:]...), nodes[:i]...)
 			if again := Turn("peer", node, rotated); again != turn {
-				t.Fatalf("node %d: %s, in another order %s", node, turn, again)
+				t.Fatalf("node %d: Turn = %s, but %s for another order of nodes", node, turn, again)
 			}
 			if turn < 0 || turn >= turns*turnInterval || turn%turnInterval != 0 {
-				t.Fatalf("node %d: turn %s", node, turn)
+				t.Fatalf("node %d: Turn = %s", node, turn)
 			}
 			at[turn]++
 		}
 		if at[0] == 0 {
-			t.Fatal("no node begins")
+			t.Fatal("no node has turn 0")
 		}
 		for turn, count := range at {
 			if most := (len(nodes) + turns - 1) / turns; count > most {
-				t.Fatalf("%d of %d nodes at %s, want %d at most", count, len(nodes), turn, most)
+				t.Fatalf("%d of %d nodes have the turn %s, want at most %d", count, len(nodes), turn, most)
 			}
 		}
 	})
@@ -121,10 +121,10 @@ func TestPeerEdits(t *testing.T) {
 	l.Run("ip", "netns", "exec", l.NodeSpace, "ss", "--kill", "--tcp", "dst", routerIPv4.String())
 	l.awaitAgain(p, first)
 	if after := l.neighborState(); after.Established != before.Established+1 {
-		t.Fatalf("sessions %+v, then %+v: want only the one after the lost connection", before, after)
+		t.Fatalf("sessions %+v, then %+v: want one more, after the lost connection", before, after)
 	}
 	if got := l.holdTime(); got != 12*time.Second {
-		t.Errorf("hold time of the next session: %s", got)
+		t.Errorf("hold time of the next session = %s", got)
 	}
 
 	second := p.session(peerName)
@@ -133,7 +133,7 @@ func TestPeerEdits(t *testing.T) {
 	want.Turn = map[string]time.Duration{peerName: time.Hour}
 	p.set(want)
 	if session := p.session(peerName); session.Due.Before(time.Now().Add(time.Minute)) || !session.Since.Equal(second.Since) {
-		t.Errorf("before the node's turn: %+v", session)
+		t.Errorf("before the turn of the node: session %+v", session)
 	}
 	// Other edits apply at once to the current session.
 	want.Routes = announce.Routes{peerName: {testRoute(vip6)}}
@@ -147,13 +147,13 @@ func TestPeerEdits(t *testing.T) {
 	want.Peers[0].MultiHopTTL = 0
 	p.set(want)
 	if session := p.session(peerName); !session.Due.IsZero() || !session.Since.Equal(second.Since) {
-		t.Errorf("after the edit was taken back: %+v", session)
+		t.Errorf("after the edit was reverted: session %+v", session)
 	}
 	want.Peers[0].MultiHopTTL, want.Turn = 3, nil
 	p.set(want)
 	l.awaitAgain(p, second)
 	if session := p.session(peerName); !session.Due.IsZero() {
-		t.Errorf("after the node's turn: %+v", session)
+		t.Errorf("after the turn of the node: session %+v", session)
 	}
 }
 
@@ -175,7 +175,7 @@ func TestPeerReplaced(t *testing.T) {
 		p.set(want)
 		session := p.session(name)
 		if session.State != millracev1beta1.SessionEstablished || !session.Since.Equal(first.Since) || session.Routes != len(routes) {
-			t.Errorf("LBPeer %s: session %+v, before %+v", name, session, first)
+			t.Errorf("LBPeer %s: session %+v, previously %+v", name, session, first)
 		}
 	}
 	set("other", testRoute(vip4), testRoute(vip6))
@@ -186,7 +186,7 @@ func TestPeerReplaced(t *testing.T) {
 	}}
 	p.set(want)
 	if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
-		t.Errorf("routers of the range are %v", found)
+		t.Errorf("DynamicNeighbors = %v, want the router", found)
 	}
 	of = "rack"
 	set("rack/"+routerIPv4.String(), testRoute(vip4))
@@ -239,12 +239,12 @@ func TestOneSessionAtATime(t *testing.T) {
 		p.set(want)
 		one, two := p.session(peerName), p.session("other")
 		if one.State != millracev1beta1.SessionEstablished && two.State != millracev1beta1.SessionEstablished {
-			t.Fatalf("both are away: %+v, %+v", one, two)
+			t.Fatalf("both sessions are down: %+v, %+v", one, two)
 		}
 		return one.State == two.State && one.Flaps == 1 && two.Flaps == 1
 	})
 	l.awaitRoutes(0, both)
 	if again := p.session(peerName); !again.Since.After(first.Since) {
-		t.Errorf("%+v, then %+v", first, again)
+		t.Errorf("session %+v, then %+v, want a new one", first, again)
 	}
 }

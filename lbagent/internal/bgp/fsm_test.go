@@ -58,7 +58,7 @@ func TestTransitions(t *testing.T) {
 				want = transition{s, 0}
 			}
 			if got := s.on(e); got != want {
-				t.Errorf("%s, event %d: %s and actions %b, want %s and %b", s, e, got.next, got.do, want.next, want.do)
+				t.Errorf("%s, event %d: state %s and actions %b, want %s and %b", s, e, got.next, got.do, want.next, want.do)
 			}
 		}
 	}

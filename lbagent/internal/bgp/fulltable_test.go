@@ -94,20 +94,20 @@ func TestFullTable(t *testing.T) {
 	select {
 	case routes := <-done:
 		if routes < fullTable {
-			t.Fatalf("%d routes sent", routes)
+			t.Fatalf("only %d routes were sent", routes)
 		}
 	case <-time.After(60 * time.Second):
-		t.Fatalf("the router could not send its table: %+v", s.Sessions())
+		t.Fatalf("timeout while the router sends its table: %+v", s.Sessions())
 	}
 	deadline := time.Now().Add(30 * time.Second)
 	for s.Sessions()[0].UpdatesReceived < fullTable/500 {
 		if time.Now().After(deadline) {
-			t.Fatalf("not all was read: %+v", s.Sessions())
+			t.Fatalf("the table was not read completely: %+v", s.Sessions())
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
 	if grown := int64(heap()) - int64(before); grown > 8<<20 {
-		t.Errorf("the heap grew by %d MiB", grown>>20)
+		t.Errorf("the heap increased by %d MiB", grown>>20)
 	}
 	if session := s.Sessions()[0]; !isUp(session) || session.Flaps != 0 {
 		t.Errorf("session %+v", session)

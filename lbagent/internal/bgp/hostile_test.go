@@ -150,7 +150,7 @@ func TestFlood(t *testing.T) {
 	select {
 	case <-flooding:
 	case <-time.After(3 * time.Minute):
-		t.Fatalf("the router could not send its table: %+v", p.call(nil).Sessions)
+		t.Fatalf("timeout while the router sends its table: %+v", p.call(nil).Sessions)
 	}
 	first := p.session("flooder").UpdatesReceived
 	want.Routes = announce.Routes{peerName: {testRoute(vip4), testRoute(vip6)}}
@@ -161,18 +161,18 @@ func TestFlood(t *testing.T) {
 	last := p.session("flooder").UpdatesReceived
 	most := readBurst + uint64(time.Since(began)/readPause)
 	grown := p.resident() - before
-	t.Logf("%d UPDATEs, then %d, memory grew by %d MiB", first, last, grown>>20)
+	t.Logf("%d UPDATEs, then %d; memory increased by %d MiB", first, last, grown>>20)
 	if last > most || last == first {
-		t.Errorf("%d UPDATEs were read, then %d; want more, and %d at most", first, last, most)
+		t.Errorf("%d UPDATEs were read, then %d; want more, but at most %d", first, last, most)
 	}
 	if grown > 32<<20 {
-		t.Errorf("memory grew by %d MiB", grown>>20)
+		t.Errorf("memory increased by %d MiB", grown>>20)
 	}
 	if s := p.session("flooder"); !isUp(s) || s.Flaps != 0 {
-		t.Errorf("the router's session is %+v", s)
+		t.Errorf("session of the flooding router = %+v", s)
 	}
 	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
-		t.Errorf("the other router's session is %+v", s)
+		t.Errorf("session of the other router = %+v", s)
 	}
 }
 
@@ -230,19 +230,19 @@ func TestFlappingRouter(t *testing.T) {
 	select {
 	case opened = <-done:
 	case <-time.After(60 * time.Second):
-		t.Fatal("the node takes no connections any more")
+		t.Fatal("the node accepts no more connections")
 	}
 	session := p.session("flapping")
-	t.Logf("%d of %d connections were answered, %d sessions lost", opened, rounds, session.Flaps)
+	t.Logf("%d of %d connections received a reply, %d sessions lost", opened, rounds, session.Flaps)
 	// Answers within the router's timeout are not guaranteed.
 	if opened == 0 && session.Flaps == 0 {
-		t.Error("no connection was answered")
+		t.Error("no connection received a reply")
 	}
 	if grown := p.resident() - before; grown > 32<<20 {
-		t.Errorf("memory grew by %d MiB", grown>>20)
+		t.Errorf("memory increased by %d MiB", grown>>20)
 	}
 	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
-		t.Errorf("the other router's session is %+v", s)
+		t.Errorf("session of the other router = %+v", s)
 	}
 	l.awaitWithout(20*time.Second, "the router that stays has a session", func() bool { return isUp(p.session("flapping")) })
 }
@@ -301,12 +301,12 @@ func TestUntrustedTakeNoPlace(t *testing.T) {
 	p.set(want)
 	l.awaitRoutes(60*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	if found := p.call(nil).DynamicNeighbors; !slices.Equal(found, []netip.Addr{routerIPv4}) {
-		t.Errorf("places are of %v", found)
+		t.Errorf("DynamicNeighbors = %v", found)
 	}
 	refused := p.call(nil).Refused
-	t.Logf("%d connections of untrusted hosts, refused are %+v", connected.Load(), refused)
+	t.Logf("%d connections from untrusted hosts, refused: %+v", connected.Load(), refused)
 	if refused.Unopened < 200 || refused.Surplus > 0 {
-		t.Errorf("refused are %+v", refused)
+		t.Errorf("refused = %+v", refused)
 	}
 }
 
@@ -384,10 +384,10 @@ func TestUntrustedFillNoQueue(t *testing.T) {
 	began := time.Now()
 	l.awaitRoutes(20*time.Second, map[string]string{vip4: nodeIPv4.String()})
 	refused := p.call(nil).Refused
-	t.Logf("the router's session came after %s; of the untrusted host's %d attempts %d connected, refused are %+v",
+	t.Logf("the session of the router was established after %s; untrusted host: %d attempts, %d connected, refused: %+v",
 		time.Since(began), untrusted.finishProbe.Load(), untrusted.connected.Load(), refused)
 	if untrusted.connected.Load() != 0 || refused.Dropped == 0 {
-		t.Errorf("%d connections of the untrusted host, refused are %+v", untrusted.connected.Load(), refused)
+		t.Errorf("%d connections from the untrusted host, refused: %+v", untrusted.connected.Load(), refused)
 	}
 }
 
@@ -402,7 +402,7 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 	for last := byte(10); last < 200; last++ {
 		full, isNews := c.isFull(&of, netip.AddrFrom4([4]byte{198, 51, 100, last}))
 		if !full {
-			t.Fatal("there is a place")
+			t.Fatal("isFull = false, want true")
 		}
 		if isNews {
 			news++
@@ -418,13 +418,13 @@ func TestUntrustedAreToldOfOnce(t *testing.T) {
 	}
 	c.routers[netip.MustParseAddr("198.51.100.10")] = &dynamicNeighbor{}
 	if sessions := c.sessions(); len(sessions) != 0 {
-		t.Errorf("a router with a place is reported without one: %+v", sessions)
+		t.Errorf("an admitted router is reported as refused: %+v", sessions)
 	}
 	if _, isNews := c.isFull(&of, netip.MustParseAddr("198.51.100.11")); !isNews {
-		t.Error("the next one is not reported")
+		t.Error("the next refused router is not reported")
 	}
 	c.want(nil, nil)
 	if len(c.refused) != 0 {
-		t.Errorf("refused by a range that is gone: %v", c.refused)
+		t.Errorf("refused entries of a removed range: %v", c.refused)
 	}
 }

@@ -52,7 +52,7 @@ func (e end) expect(kind byte) {
 		e.t.Fatalf("read a message of type %d: %v", kind, err)
 	}
 	if messageType(message) != kind {
-		e.t.Fatalf("a message of type %d, want %d", messageType(message), kind)
+		e.t.Fatalf("message of type %d, want %d", messageType(message), kind)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestConfirmBeforeAnnouncement(t *testing.T) {
 		<-asked
 		_ = router.SetReadDeadline(time.Now().Add(100 * time.Millisecond))
 		if n, err := router.Read(make([]byte, 1)); !errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Fatalf("the router got %d octets, error %v", n, err)
+			t.Fatalf("the router received %d bytes, error %v", n, err)
 		}
 		if !ends {
 			close(confirmed)
@@ -101,7 +101,7 @@ func TestConfirmBeforeAnnouncement(t *testing.T) {
 		session.stop()
 		_ = router.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if got, err := io.ReadAll(router); len(got) > 0 || errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("of a session that was ended the router got %x, error %v", got, err)
+			t.Errorf("after its session was closed, the router received %x, error %v", got, err)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestSecondConnection(t *testing.T) {
 		other.send(message)
 		_ = other.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if _, err := io.Copy(io.Discard, other); errors.Is(err, os.ErrDeadlineExceeded) {
-			t.Errorf("%s: the connection remains", what)
+			t.Errorf("%s: the connection is still open", what)
 		}
 		goesOn(what)
 	}
@@ -169,7 +169,7 @@ func TestSecondConnection(t *testing.T) {
 	other.expect(bgp.BGP_MSG_NOTIFICATION)
 	goesOn("an OPEN of another speaker")
 	if told := session.observed.session().LastError; !strings.Contains(told, "Connection Collision Resolution") {
-		t.Errorf("the error about another speaker is %q", told)
+		t.Errorf("LastError = %q, want Connection Collision Resolution", told)
 	}
 
 	// The router has lost the first connection and resets it or drops its packets.
@@ -202,7 +202,7 @@ func awaitAcknowledged(t *testing.T, conn *net.TCPConn) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("what was sent is not acknowledged: %+v, error %v", info, err)
+			t.Fatalf("sent data is not acknowledged: %+v, error %v", info, err)
 		}
 	}
 }

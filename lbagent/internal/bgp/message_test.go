@@ -163,10 +163,10 @@ func FuzzMessages(f *testing.F) {
 					t.Errorf("NOTIFICATION %x of %q: %v", refused.notification(), refused, err)
 				}
 			} else if err != nil {
-				t.Errorf("an error without a NOTIFICATION: %v", err)
+				t.Errorf("error without a NOTIFICATION: %v", err)
 			}
 			if s == stateOpenConfirm && before == stateOpenSent && r.open.common(&peer) == (families{}) {
-				t.Error("an OPEN without a common family")
+				t.Error("an OPEN without a common address family was accepted")
 			}
 		}
 	})
@@ -184,7 +184,7 @@ func FuzzOpen(f *testing.F) {
 			err = open.check(&peer, nodeIPv4)
 		}
 		if err == nil && (open.asn != peer.ASN || open.holdTime < minHoldTime || !open.id.Is4() || open.common(&peer) == (families{})) {
-			t.Errorf("%+v is valid", open)
+			t.Errorf("invalid OPEN %+v was accepted", open)
 		}
 	})
 }

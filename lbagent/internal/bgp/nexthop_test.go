@@ -97,7 +97,7 @@ func TestExtendedNextHop(t *testing.T) {
 					l.Await(10*time.Second, "the IPv4 route withdrawn", func() bool { return l.learnt("ipv4") == 0 })
 				}
 				if s := p.session(peerName); !s.Since.Equal(up) {
-					t.Errorf("the session was made again: %+v", s)
+					t.Errorf("the session was re-established: %+v", s)
 				}
 			})
 		}

@@ -34,7 +34,7 @@ func TestChangesAreBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		if most := changeBurst + int(lasts/changePause) + 1; told > most || told < most-3 {
-			t.Errorf("reported %d changes, want about %d", told, most)
+			t.Errorf("%d reports, want about %d", told, most)
 		}
 		time.Sleep(time.Second)
 		drain()
@@ -45,7 +45,7 @@ func TestChangesAreBounded(t *testing.T) {
 			t.Error("the last change was not reported")
 		}
 		if time.Sleep(time.Minute); s.notice.waits {
-			t.Error("a change waits although all were sent")
+			t.Error("a change is pending although all were sent")
 		}
 	})
 }

@@ -109,28 +109,28 @@ func TestNotificationFlood(t *testing.T) {
 				return runtime.NumGoroutine()
 			}
 			if time.Now().After(deadline) {
-				t.Fatalf("%d sessions were lost of %d", lost, flaps*routers)
+				t.Fatalf("%d of %d sessions were lost", lost, flaps*routers)
 			}
 		}
 	}
 	before := await(2)
 	after := await(2 + flaps)
 	took := time.Since(began)
-	t.Logf("%d sessions lost in %s, reported %d times, %d goroutines, then %d", lost, took, told, before, after)
+	t.Logf("%d sessions lost in %s, %d reports, %d goroutines, then %d", lost, took, told, before, after)
 	// The first attempt has no pause.
 	least := time.Duration(0)
 	for attempt := 1; attempt < int(lost/routers); attempt++ {
 		least += retryPause(attempt, testPeer().ConnectRetryTime, 1)
 	}
 	if took < least {
-		t.Errorf("each router was finishProbe %d times in %s, want %s at least", lost/routers, took, least)
+		t.Errorf("%d sessions of each router within %s, want at least %s", lost/routers, took, least)
 	}
 	if most := changeBurst + int(took/changePause) + 1; told > most {
-		t.Errorf("changes were reported %d times in %s", told, took)
+		t.Errorf("%d reports within %s", told, took)
 	}
 	// The number per session varies.
 	if after > before+5*routers {
-		t.Errorf("%d goroutines, after %d sessions more %d", before, flaps*routers, after)
+		t.Errorf("%d goroutines; after %d sessions %d more", before, flaps*routers, after)
 	}
 	session := Session{}
 	for _, other := range s.Sessions() {
@@ -139,6 +139,6 @@ func TestNotificationFlood(t *testing.T) {
 		}
 	}
 	if !isUp(session) || session.Flaps > 0 || good.connections.Load() != 1 {
-		t.Errorf("the other router's session: %+v", session)
+		t.Errorf("session of the other router = %+v", session)
 	}
 }

@@ -106,7 +106,7 @@ func (c *rawConn) await(kind byte) ([]byte, bool) {
 		c.router.heard.Add(1)
 		c.confirmed = c.confirmed || messageType(message) == bgp.BGP_MSG_KEEPALIVE
 		if messageType(message) == bgp.BGP_MSG_UPDATE && !c.confirmed {
-			c.router.t.Error("an UPDATE before the first KEEPALIVE")
+			c.router.t.Error("received an UPDATE before the first KEEPALIVE")
 		}
 		if messageType(message) == bgp.BGP_MSG_NOTIFICATION {
 			c.router.mu.Lock()
@@ -202,7 +202,7 @@ func awaitAll(t *testing.T, s *Server, routers []*oddRouter, what string, holds 
 		}
 		if time.Now().After(deadline) {
 			for _, r := range waits {
-				t.Errorf("%s: not within %s: %s; it got %v; session %+v", r.name, limit, what, r.rawRouter.notified(), sessions[r.name])
+				t.Errorf("%s: timeout after %s: %s; NOTIFICATIONs %v; session %+v", r.name, limit, what, r.rawRouter.notified(), sessions[r.name])
 			}
 			t.FailNow()
 		}
@@ -230,7 +230,7 @@ func TestOddRouters(t *testing.T) {
 	sessions := awaitAll(t, s, routers, "it ends as it should", (*oddRouter).ends)
 	for _, r := range routers {
 		if session := sessions[r.name]; r.tells == "" && (session.Flaps > 0 || r.connections.Load() != 1 || len(r.rawRouter.notified()) > 0) {
-			t.Errorf("%s: %d connections, notified %v, session %+v", r.name, r.connections.Load(), r.rawRouter.notified(), session)
+			t.Errorf("%s: %d connections, NOTIFICATIONs %v, session %+v", r.name, r.connections.Load(), r.rawRouter.notified(), session)
 		}
 	}
 	for name, withheld := range map[string]millracev1beta1.AddressFamily{
@@ -239,7 +239,7 @@ func TestOddRouters(t *testing.T) {
 		session := sessions[name]
 		if !slices.Equal(session.Withheld, []millracev1beta1.AddressFamily{withheld}) || session.Routes != 1 ||
 			len(session.Families) != 1 || !strings.Contains(session.Message, string(withheld)+" routes are withheld") {
-			t.Errorf("%s: %s is not reported as withheld: %+v", name, withheld, session)
+			t.Errorf("%s: %s routes are not reported as withheld: %+v", name, withheld, session)
 		}
 	}
 	for _, r := range routers {
@@ -247,7 +247,7 @@ func TestOddRouters(t *testing.T) {
 	}
 	sessions = awaitAll(t, s, routers, "established once it behaves", func(_ *oddRouter, session Session) bool { return isUp(session) })
 	if session := sessions["good"]; !isUp(session) || session.Flaps > 0 || good.connections.Load() != 1 {
-		t.Errorf("the other router's session: %d connections, %+v", good.connections.Load(), session)
+		t.Errorf("session of the other router: %d connections, %+v", good.connections.Load(), session)
 	}
 }
 
@@ -289,16 +289,16 @@ func TestTwoOctetRouter(t *testing.T) {
 				}
 				for _, kind := range append([]byte{byte(bgp.BGP_ATTR_TYPE_AS_PATH)}, test.has...) {
 					if !slices.Contains(kinds, kind) {
-						t.Errorf("attributes are %v, want %d among them", kinds, kind)
+						t.Errorf("attributes %v do not include %d", kinds, kind)
 					}
 				}
 				for _, kind := range test.hasNot {
 					if slices.Contains(kinds, kind) {
-						t.Errorf("attributes are %v, want %d not among them", kinds, kind)
+						t.Errorf("attributes %v include %d", kinds, kind)
 					}
 				}
 			case <-time.After(20 * time.Second):
-				t.Fatalf("no route: %+v", s.Sessions())
+				t.Fatalf("timeout while waiting for a route: %+v", s.Sessions())
 			}
 		})
 	}

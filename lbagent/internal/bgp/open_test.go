@@ -28,7 +28,7 @@ func TestLocalOpen(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !bytes.Contains(message, test.want) {
-			t.Errorf("%s: %x does not contain %x", name, message, test.want)
+			t.Errorf("%s: OPEN %x does not contain %x", name, message, test.want)
 		}
 		parsed, err := bgp.ParseBGPMessage(message)
 		if err != nil {

@@ -49,7 +49,7 @@ func TestOtherSpeaker(t *testing.T) {
 	second.set(want)
 	l.await(second, 20*time.Second, "the other process told", tells("another process of this node has a connection"))
 	if session := first.session(peerName); !isUp(session) || strings.Contains(session.Message, "another process") {
-		t.Errorf("the first session: %+v", session)
+		t.Errorf("first session: %+v", session)
 	}
 	first.kill()
 	l.await(second, 20*time.Second, "up when the other has gone", isUp)

@@ -65,13 +65,13 @@ func TestPassive(t *testing.T) {
 
 			second := l.speaker("fresh")
 			if r := second.call(&want); !strings.Contains(r.Error, "TCP port 179 is in use") {
-				t.Errorf("a second process that listens: %q", r.Error)
+				t.Errorf("second listening process: error %q, want port in use", r.Error)
 			}
 			want.Peers[0].Passive = false
 			p.set(want)
 			l.await(p, 40*time.Second, "up when the node connects", isUp)
 			if r := second.call(&Want{RouterID: nodeIPv4, Peers: []model.Peer{passivePeer()}}); r.Error != "" {
-				t.Errorf("the port is not given back: %s", r.Error)
+				t.Errorf("the port was not released: %s", r.Error)
 			}
 		})
 	}

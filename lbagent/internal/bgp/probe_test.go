@@ -28,7 +28,7 @@ func TestNewPassword(t *testing.T) {
 	t.Cleanup(func() { _ = opened.Close() })
 	listener, is := opened.(*net.TCPListener)
 	if !is {
-		t.Fatalf("the listener is a %T", opened)
+		t.Fatalf("listener has type %T", opened)
 	}
 	// Accepted sessions keep their password.
 	takes := func(password string) {
@@ -79,7 +79,7 @@ func TestNewPassword(t *testing.T) {
 		return isUp(session) && session.Message != ""
 	})
 	if connections.Load() != 1 || ended.Load() != 0 {
-		t.Errorf("%d connections, %d of them ended", connections.Load(), ended.Load())
+		t.Errorf("%d connections, %d of them closed; want 1 and 0", connections.Load(), ended.Load())
 	}
 	takes("new")
 	// Simulate the end of probePause.
@@ -92,6 +92,6 @@ func TestNewPassword(t *testing.T) {
 		return isUp(session) && session.Message == "" && session.Flaps == 1
 	})
 	if connections.Load() != 2 || ended.Load() != 1 {
-		t.Errorf("%d connections, %d of them ended", connections.Load(), ended.Load())
+		t.Errorf("%d connections, %d of them closed; want 2 and 1", connections.Load(), ended.Load())
 	}
 }

@@ -84,10 +84,10 @@ func TestRestartedRouterGetsEndOfRIBLate(t *testing.T) {
 				break
 			}
 			if routes.IsZero() {
-				t.Fatal("the End-of-RIB came before the routes")
+				t.Fatal("the End-of-RIB was received before the routes")
 			}
 			if waited := time.Since(routes); waited > pause/2 != restarted {
-				t.Errorf("the End-of-RIB came %s after the routes", waited)
+				t.Errorf("the End-of-RIB was received %s after the routes", waited)
 			}
 		})
 	}

@@ -151,18 +151,18 @@ func TestStartingRouterIsRetriedSoon(t *testing.T) {
 			for i := range test.refusals {
 				next := router.await(10 * time.Second)
 				if least := retryPause(i+1, retryTime, 1); next.Sub(last) < least-20*time.Millisecond {
-					t.Errorf("attempt %d came after %s, want at least %s", i+2, next.Sub(last), least)
+					t.Errorf("attempt %d after %s, want at least %s", i+2, next.Sub(last), least)
 				}
 				last = next
 			}
-			t.Logf("taken %s after the first connection", last.Sub(first))
+			t.Logf("accepted %s after the first connection", last.Sub(first))
 			if last.Sub(first) > test.most {
-				t.Errorf("taken %s after the first connection, want %s at most", last.Sub(first), test.most)
+				t.Errorf("accepted %s after the first connection, want at most %s", last.Sub(first), test.most)
 			}
 			deadline := time.Now().Add(5 * time.Second)
 			for !isUp(s.Sessions()[0]) {
 				if time.Now().After(deadline) {
-					t.Fatalf("not established: %+v", s.Sessions())
+					t.Fatalf("session not established: %+v", s.Sessions())
 				}
 				time.Sleep(20 * time.Millisecond)
 			}
@@ -193,13 +193,13 @@ func TestShortPausesRestart(t *testing.T) {
 			router.await(10 * time.Second)
 			router.await(10 * time.Second)
 			if flaps := s.Sessions()[0].Flaps; flaps != 1 {
-				t.Fatalf("the session was established and lost %d times, want once", flaps)
+				t.Fatalf("Flaps = %d, want 1", flaps)
 			}
 			session := s.sessionOf(peerName)
 			session.mu.Lock()
 			defer session.mu.Unlock()
 			if session.attempts != test.attempts {
-				t.Errorf("attempt %d of its row, want %d", session.attempts, test.attempts)
+				t.Errorf("attempts = %d, want %d", session.attempts, test.attempts)
 			}
 		})
 	}

@@ -23,7 +23,7 @@ type routerRIB map[string]string
 // read applies an UPDATE as parsed by GoBGP.
 func (r routerRIB) read(t *rapid.T, update []byte) {
 	if len(update) > maxMessageLength || int(binary.BigEndian.Uint16(update[markerLength:])) != len(update) {
-		t.Fatalf("an UPDATE of %d octets", len(update))
+		t.Fatalf("UPDATE has %d bytes", len(update))
 	}
 	parsed, err := bgp.ParseBGPMessage(update)
 	if err != nil {
@@ -135,7 +135,7 @@ func TestRouterHasTable(t *testing.T) {
 			}
 			// 3 sets of attributes, 3 kinds of next hops, and 900 prefixes of up to 17 octets in 2,800 octets.
 			if most := 9 + 2 + (len(announced)+len(withdrawn))*17/2800; len(updates) > most {
-				t.Fatalf("%d UPDATEs for %d routes and %d withdrawals, want %d at most", len(updates), len(announced), len(withdrawn), most)
+				t.Fatalf("%d UPDATEs for %d routes and %d withdrawals, want at most %d", len(updates), len(announced), len(withdrawn), most)
 			}
 		}
 	})
@@ -156,7 +156,7 @@ func TestPacked(t *testing.T) {
 	}
 	for _, update := range updates {
 		if len(update) > maxMessageLength {
-			t.Fatalf("an UPDATE of %d octets", len(update))
+			t.Fatalf("UPDATE has %d bytes", len(update))
 		}
 	}
 	// Attributes that do not fit into a message are an error of their routes alone.
@@ -165,6 +165,6 @@ func TestPacked(t *testing.T) {
 	short := testRoute("203.0.113.11")
 	updates, err = e.announcements([]*announce.Route{&long, &short})
 	if len(updates) != 1 || err == nil || !strings.Contains(err.Error(), vip4) {
-		t.Errorf("%d UPDATEs, error %v; want one, and an error of %s", len(updates), err, vip4)
+		t.Errorf("%d UPDATEs, error %v; want one UPDATE and an error about %s", len(updates), err, vip4)
 	}
 }

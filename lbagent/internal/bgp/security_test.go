@@ -61,7 +61,7 @@ func (l *lab) await(p *process, limit time.Duration, what string, holds func(Ses
 			return
 		}
 		if time.Now().After(deadline) {
-			l.t.Fatalf("not within %s: %s; session %+v", limit, what, session)
+			l.t.Fatalf("timeout after %s: %s; session %+v", limit, what, session)
 		}
 	}
 }
@@ -94,14 +94,14 @@ func TestPassword(t *testing.T) {
 			up := p.session(peerName)
 			set(map[string]string{"other": "x", secret: password})
 			if again := p.session(peerName); !again.Since.Equal(up.Since) {
-				t.Errorf("another Secret touched the session: %+v, %+v", up, again)
+				t.Errorf("another Secret affected the session: %+v, then %+v", up, again)
 			}
 			// A password that the router lacks is reported without a reset.
 			stays := func(what string, words ...string) {
 				t.Helper()
 				l.await(p, 15*time.Second, what, func(s Session) bool {
 					if !s.Since.Equal(up.Since) || !isUp(s) {
-						t.Fatalf("%s touched the session: %+v, then %+v", what, up, s)
+						t.Fatalf("%s affected the session: %+v, then %+v", what, up, s)
 					}
 					return !slices.ContainsFunc(words, func(word string) bool { return !strings.Contains(s.Message, word) })
 				})
@@ -125,7 +125,7 @@ func TestPassword(t *testing.T) {
 			set(map[string]string{secret: password})
 			stays("the password back")
 			if s := p.session(peerName); s.Message != "" {
-				t.Errorf("with the password back: %+v", s)
+				t.Errorf("after the password was restored: session %+v", s)
 			}
 			// The old password also survives a lost connection. ss may close the next one, too.
 			set(nil)
@@ -190,7 +190,7 @@ func TestSourceAndSystem(t *testing.T) {
 			set(func(p *model.Peer) { p.Source = nodeIPv4 })
 			l.await(p, 20*time.Second, "up from the source address", isUp)
 			if got := p.session(peerName).Local; got != nodeIPv4 {
-				t.Errorf("session from %s", got)
+				t.Errorf("session uses local address %s", got)
 			}
 			set(func(p *model.Peer) { p.SourceInterface = "eth0" })
 			l.await(p, 20*time.Second, "up from the interface's first address", isUp)

@@ -110,7 +110,7 @@ func TestRoutesFollowWant(t *testing.T) {
 	p.set(testWant())
 	l.awaitRoutes(5*time.Second, map[string]string{})
 	if after := l.neighborState(); after != before {
-		t.Errorf("the session was touched: %+v, then %+v", before, after)
+		t.Errorf("the session changed from %+v to %+v", before, after)
 	}
 	if session := p.session(peerName); session.Routes != 0 || session.Message != "" {
 		t.Errorf("session %+v, want no routes and no message", session)
@@ -134,7 +134,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 				t.Helper()
 				routes := l.KernelRoutes()
 				if routes[vip4] == "" || routes[vip6] == "" {
-					t.Fatalf("the router lost routes while the speaker was away: %v", routes)
+					t.Fatalf("the router lost routes while the speaker was stopped: %v", routes)
 				}
 			}
 			for end := time.Now().Add(2 * time.Second); time.Now().Before(end); {
@@ -169,7 +169,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 		return session.State != millracev1beta1.SessionEstablished
 	})
 	if session.Message == "" {
-		t.Errorf("session %+v has no reason why it is not established", session)
+		t.Errorf("session %+v is not established, but has no message", session)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestPeerRemoved(t *testing.T) {
 		p.set(want)
 		l.awaitRoutes(20*time.Second, both)
 		if after := p.session(peerName); after.Flaps != 0 || !after.Since.Equal(first.Since) {
-			t.Errorf("the other session was touched: %+v, then %+v", first, after)
+			t.Errorf("the other session changed from %+v to %+v", first, after)
 		}
 	}
 }
@@ -239,9 +239,9 @@ func TestRouterRestart(t *testing.T) {
 	})
 	l.awaitEstablished(p)
 	l.awaitRoutes(10*time.Second, both)
-	t.Logf("routes complete %s after the router was back", time.Since(back))
+	t.Logf("routes complete %s after the restart of the router", time.Since(back))
 	if took := time.Since(back); took > 10*time.Second {
-		t.Errorf("routes complete after %s, want 10s at most", took)
+		t.Errorf("routes complete after %s, want at most 10s", took)
 	}
 }
 
@@ -262,9 +262,9 @@ func TestRouterLearnsNeighborsLate(t *testing.T) {
 	configured := time.Now()
 	l.awaitRoutes(20*time.Second, both)
 	took := time.Since(configured)
-	t.Logf("routes complete %s after the router had its neighbor", took)
+	t.Logf("routes complete %s after the neighbor was configured", took)
 	if took > bound {
-		t.Errorf("routes complete after %s, want %s at most", took, bound)
+		t.Errorf("routes complete after %s, want at most %s", took, bound)
 	}
 }
 
@@ -291,13 +291,13 @@ func TestManyRoutes(t *testing.T) {
 	p := l.speaker("fresh")
 	start := time.Now()
 	p.set(testWant(routes[:many]...))
-	t.Logf("%d routes given to the speaker in %s", many, time.Since(start))
+	t.Logf("%d routes passed to the speaker within %s", many, time.Since(start))
 	l.awaitRoutes(60*time.Second, want)
 	t.Logf("%d routes in the router's kernel %s after the start", many, time.Since(start))
 	start = time.Now()
 	p.set(testWant(routes...))
 	l.Await(20*time.Second, "one more", func() bool { return l.hasKernelRoute(last) })
-	t.Logf("one more after %s", time.Since(start))
+	t.Logf("one additional route after %s", time.Since(start))
 	p.set(testWant(routes[0]))
 	l.awaitRoutes(60*time.Second, map[string]string{routes[0].Prefix.Addr().String(): nodeIPv4.String()})
 }

@@ -46,7 +46,7 @@ func TestEqual(t *testing.T) {
 		before, changed := base(), base()
 		test.change(&changed)
 		if before.Equal(&changed) != test.want || changed.Equal(&before) != test.want {
-			t.Errorf("%s changed: equal is not %t both ways", name, test.want)
+			t.Errorf("%s changed: Equal is not %t in both directions", name, test.want)
 		}
 	}
 }
@@ -65,14 +65,14 @@ func (s *Server) sessionOf(peer string) *session {
 
 func TestRouterID(t *testing.T) {
 	if got := RouterID(nodeIPv4, nodeIPv6); got != nodeIPv4 {
-		t.Errorf("of a node with IPv4: %s", got)
+		t.Errorf("node with IPv4: RouterID = %s", got)
 	}
 	only6 := RouterID(netip.Addr{}, nodeIPv6)
 	if !only6.Is4() || only6.IsUnspecified() || only6 != RouterID(netip.Addr{}, nodeIPv6) || only6 == RouterID(netip.Addr{}, routerIPv6) {
-		t.Errorf("of a node with IPv6 only: %s", only6)
+		t.Errorf("node with IPv6 only: RouterID = %s", only6)
 	}
 	if got := RouterID(netip.Addr{}, netip.Addr{}); got.IsValid() {
-		t.Errorf("of a node without address: %s", got)
+		t.Errorf("node without addresses: RouterID = %s", got)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestObserved(t *testing.T) {
 	o.enter(stateEstablished, at)
 	o.fail(rankProtocol, "received NOTIFICATION")
 	if session := o.session(); session.Message != "" || session.LastError != "received NOTIFICATION" {
-		t.Errorf("established: %+v", session)
+		t.Errorf("after establishment: %+v", session)
 	}
 	o.enter(stateIdle, at.Add(time.Hour))
 	session := o.session()
@@ -100,22 +100,22 @@ func TestObserved(t *testing.T) {
 	}
 	o.fail(rankTransport, "the connection was reset")
 	if got := o.session().Message; got != "received NOTIFICATION" || notified != 3 {
-		t.Errorf("the router's reason was replaced by %q", got)
+		t.Errorf("the reason reported by the router was replaced by %q", got)
 	}
 	o.fail(rankProtocol, "another NOTIFICATION")
 	if got := o.session().Message; got != "another NOTIFICATION" {
-		t.Errorf("the router's next reason is not shown, but %q", got)
+		t.Errorf("the next reason of the router is not reported, but %q", got)
 	}
 	o.edited()
 	o.fail(rankTransport, "no answer")
 	if got := o.session().Message; got != "no answer" {
-		t.Errorf("after an edit: %q", got)
+		t.Errorf("after an edit: message %q", got)
 	}
 	o.fail(rankProtocol, "a NOTIFICATION")
 	o.enter(stateEstablished, at.Add(3*time.Hour))
 	o.fail(rankTransport, "the connection was reset")
 	if session := o.session(); session.Message != "" || session.LastError != "the connection was reset" || !session.Since.Equal(at.Add(3*time.Hour)) {
-		t.Errorf("established again: %+v", session)
+		t.Errorf("after re-establishment: %+v", session)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestRole(t *testing.T) {
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
 	if session := p.session(peerName); !strings.Contains(session.LastError, "Role Mismatch") || session.Flaps != 0 {
-		t.Errorf("session %+v, want one connection without a role", session)
+		t.Errorf("session %+v, want one connection attempt without a role", session)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestRoutesAndFamilies(t *testing.T) {
 		}
 	}
 	if sessions := s.Sessions(); len(sessions) != 1 || !slices.Equal(sessions[0].Families, []string{"IPv4"}) {
-		t.Errorf("sessions are %+v, want one with IPv4", sessions)
+		t.Errorf("sessions %+v, want one with IPv4", sessions)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestThrottled(t *testing.T) {
 			}
 		}
 		if got := s.snapshot().Throttled; got != 2*time.Millisecond {
-			t.Errorf("throttled for %s", got)
+			t.Errorf("Throttled = %s, want 2ms", got)
 		}
 	})
 }

@@ -62,6 +62,6 @@ func TestSlowRouters(t *testing.T) {
 	}
 	awaitAll(t, s, routers, "established once it behaves", func(_ *oddRouter, session Session) bool { return isUp(session) })
 	if good.connections.Load() != 1 {
-		t.Errorf("the other router had %d connections", good.connections.Load())
+		t.Errorf("the other router accepted %d connections, want 1", good.connections.Load())
 	}
 }

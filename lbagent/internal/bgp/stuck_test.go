@@ -115,7 +115,7 @@ func awaitSession(t *testing.T, s *Server, limit time.Duration, what string, hol
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("not within %s: %s; session %+v", limit, what, session)
+			t.Fatalf("timeout after %s: %s; session %+v", limit, what, session)
 		}
 	}
 }
@@ -156,7 +156,7 @@ func TestSendHoldTimer(t *testing.T) {
 			session := s.Sessions()[0]
 			told := slices.ContainsFunc(test.reasons, func(reason string) bool { return strings.Contains(session.LastError, reason) })
 			if session.Flaps != 1 || !told {
-				t.Errorf("session %+v, want it lost once for %q", session, test.reasons)
+				t.Errorf("session %+v, want one loss with reason %q", session, test.reasons)
 			}
 		})
 	}
@@ -190,7 +190,7 @@ func TestDeleteWhileStuck(t *testing.T) {
 		t.Fatal(err)
 	}
 	if took := time.Since(began); took > time.Second {
-		t.Errorf("the pass waited for %s", took)
+		t.Errorf("the pass was blocked for %s", took)
 	}
 	select {
 	case <-session.done:

@@ -56,7 +56,7 @@ func TestDetectorResetsSessions(t *testing.T) {
 		process.report, process.err = control.Report{Sessions: step.sessions}, step.err
 		d.check()
 		if !slices.Equal(down, step.want) {
-			t.Errorf("%s: taken down %q, want %q", step.name, down, step.want)
+			t.Errorf("%s: Down was called for %q, want %q", step.name, down, step.want)
 		}
 	}
 }
@@ -77,22 +77,22 @@ func TestDetectorConfiguresAndObserves(t *testing.T) {
 		Parameters: bfd.Parameters{TransmitInterval: 50 * ms, ReceiveInterval: 70 * ms, DetectMultiplier: 4},
 	}
 	if !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
-		t.Errorf("wanted %+v", process.wanted)
+		t.Errorf("wanted peers = %+v", process.wanted)
 	}
 	m.Peers[0].Source = netip.MustParseAddr("198.51.100.5")
 	d.SetPeers(m)
 	if want.Source = m.Peers[0].Source; !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
-		t.Errorf("with a source address: wanted %+v", process.wanted)
+		t.Errorf("with a source address: wanted peers = %+v", process.wanted)
 	}
 	m.Peers[0].Source, m.Peers[0].SourceInterface = netip.Addr{}, "absent0"
 	if d.SetPeers(m); !slices.Equal(process.wanted.Peers, []control.Peer{want}) {
-		t.Errorf("with a removed source interface: wanted %+v, want the previous address", process.wanted)
+		t.Errorf("with a removed source interface: wanted peers = %+v, want the previous address", process.wanted)
 	}
 	observe := func() *millracev1beta1.BFDStatus {
 		sessions := []millracev1beta1.SessionStatus{{Peer: "a"}, {Peer: "b"}}
 		d.Observe(m, sessions)
 		if sessions[1].BFD != nil {
-			t.Errorf("a peer without BFD has %+v", sessions[1].BFD)
+			t.Errorf("peer without BFD: status %+v", sessions[1].BFD)
 		}
 		return sessions[0].BFD
 	}

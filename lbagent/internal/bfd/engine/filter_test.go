@@ -97,10 +97,10 @@ func TestSocketFilter(t *testing.T) {
 			// On the loopback interface a packet is delivered when send returns.
 			_, _, err := unix.Recvfrom(fd, make([]byte, maxPacket), unix.MSG_DONTWAIT)
 			if taken := err == nil; taken != test.taken {
-				t.Errorf("taken: %t, want %t", taken, test.taken)
+				t.Errorf("accepted = %t, want %t", taken, test.taken)
 			}
 			if dropped := socketfilter.Drops(fd) == 1; dropped == test.taken {
-				t.Errorf("%d drops are counted", socketfilter.Drops(fd))
+				t.Errorf("%d drops were counted", socketfilter.Drops(fd))
 			}
 		})
 	}
@@ -134,7 +134,7 @@ func TestSocketFilterOfManySessions(t *testing.T) {
 				send(t, loopback, sentTTL, port, packet(bfd.Down, peers, 0).Append(nil))
 				_, _, err := unix.Recvfrom(fd, make([]byte, maxPacket), unix.MSG_DONTWAIT)
 				if taken, want := err == nil, sessions == MaxSessions; taken != want {
-					t.Errorf("%d sessions: an untrusted host's packet taken: %t, want %t", sessions, taken, want)
+					t.Errorf("%d sessions: packet from an untrusted host accepted: %t, want %t", sessions, taken, want)
 				}
 			}
 		})

@@ -41,7 +41,7 @@ func engineWith(t *testing.T, multihop, up bool) (*Engine, *session) {
 		s.Receive(packet(bfd.Down, peers, 0), now)
 		s.Receive(packet(bfd.Up, peers, own), now)
 		if s.State() != bfd.Up {
-			t.Fatalf("the session is %s", s.State())
+			t.Fatalf("session state %s, want Up", s.State())
 		}
 	}
 	return e, s
@@ -88,7 +88,7 @@ func TestFind(t *testing.T) {
 			d := datagram{payload: test.packet.Append(nil), from: test.from, ttl: test.ttl}
 			found, _, reason := e.find(d, s.kind())
 			if reason != test.want || (found == s) != (test.want == "") {
-				t.Errorf("reason %q, want %q", reason, test.want)
+				t.Errorf("reason = %q, want %q", reason, test.want)
 			}
 		})
 	}
@@ -99,10 +99,10 @@ func TestRestartedMultihopPeer(t *testing.T) {
 	e, s := engineWith(t, true, true)
 	d := datagram{payload: packet(bfd.Down, unknown, 0).Append(nil), from: peerAddress, ttl: 250}
 	if _, _, reason := e.find(d, s.kind()); reason != "other_discriminator" {
-		t.Fatalf("while the session is up: %q", reason)
+		t.Fatalf("while the session is up: reason = %q", reason)
 	}
 	s.Session.Advance(time.Now().Add(time.Second))
 	if found, _, reason := e.find(d, s.kind()); found != s {
-		t.Errorf("after the detection time: %q, the session is %s", reason, s.State())
+		t.Errorf("after the detection time: reason = %q, session state %s", reason, s.State())
 	}
 }

@@ -26,7 +26,7 @@ func TestListenersLearnNoPathMTU(t *testing.T) {
 		}
 		pathmtu.Forge(t, netip.AddrPortFrom(local, uint16(k.port())), netip.AddrPortFrom(remote, 6081))
 		if mtu := pathmtu.Learned(t, remote); mtu != 0 {
-			t.Errorf("the path to %s has an MTU of %d", remote, mtu)
+			t.Errorf("the kernel learned a path MTU to %s: %d", remote, mtu)
 		}
 		if err := unix.Close(fd); err != nil {
 			t.Error(err)

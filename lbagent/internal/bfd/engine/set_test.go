@@ -37,11 +37,11 @@ func TestSet(t *testing.T) {
 			e.set(&control.Want{Peers: test.want}, time.Now())
 			for peer, other := range e.sessions {
 				if (other == s) != (peer == test.continues) || other.peer.Name != peer {
-					t.Errorf("LBPeer %s has the session of %s", peer, other.peer.Name)
+					t.Errorf("LBPeer %s uses the session of %s", peer, other.peer.Name)
 				}
 			}
 			if isUp := s.State() == bfd.Up; isUp != (test.continues != "") || isUp != (e.sessions[test.continues] == s) {
-				t.Errorf("the session is %s", s.State())
+				t.Errorf("session state %s", s.State())
 			}
 		})
 	}

@@ -46,7 +46,7 @@ func (n *network) checkAffinity(t *testing.T, port uint16) {
 				udp[askUDP(t, to, 1000)]++
 			}
 			if len(tcp) != 1 || len(udp) != 1 {
-				t.Errorf("served by %v, UDP by %v; want one pod each", tcp, udp)
+				t.Errorf("TCP served by %v, UDP by %v; want one pod each", tcp, udp)
 			}
 		})
 	}

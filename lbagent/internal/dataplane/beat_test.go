@@ -35,9 +35,9 @@ func TestBeat(t *testing.T) {
 	}
 	returned := beat()
 	if returned.Beat < first.Beat || returned.Returned != returned.Beat {
-		t.Errorf("after a silence: %+v, want a return at the beat", returned)
+		t.Errorf("after a pause: %+v, want a return at this beat", returned)
 	}
 	if next := beat(); next.Returned != returned.Returned {
-		t.Errorf("after another beat: %+v, want the return at %d", next, returned.Returned)
+		t.Errorf("after the next beat: %+v, want the return at %d", next, returned.Returned)
 	}
 }

@@ -38,17 +38,17 @@ func TestFilterIsWrittenBeforeItsUsers(t *testing.T) {
 			for _, op := range []forwarding.Op{ops.put, ops.remove} {
 				*filter = readOnly
 				if err := d.Apply(op); err == nil {
-					t.Errorf("%s, %s: %T was applied, though the filter cannot be written", name, kind, op)
+					t.Errorf("%s, %s: %T was applied although the filter cannot be written", name, kind, op)
 				}
 				if n := held(); n != 0 {
-					t.Errorf("%s, %s: after %T the maps hold %d entries that the filter hides", name, kind, op, n)
+					t.Errorf("%s, %s: after %T the maps contain %d entries that are missing in the filter", name, kind, op, n)
 				}
 				*filter = writable
 				apply(t, d, ops.put)
 			}
 			apply(t, d, ops.remove)
 			if words := filterWords(t, d); len(words) != 0 {
-				t.Errorf("%s, %s: words %v are left in the filter", name, kind, words)
+				t.Errorf("%s, %s: words %v remain in the filter", name, kind, words)
 			}
 		}
 	}
@@ -73,7 +73,7 @@ func TestFilterIsRestored(t *testing.T) {
 		}
 	}
 	if got := filterWords(t, openDataplane(t, cfg)); !maps.Equal(got, want) {
-		t.Errorf("words %v, want %v", got, want)
+		t.Errorf("words = %v, want %v", got, want)
 	}
 }
 

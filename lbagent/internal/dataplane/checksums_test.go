@@ -41,10 +41,10 @@ func TestChecksumsOfReplies(t *testing.T) {
 				askUDP(t, to, 1000)
 			}
 			if wrong := wrongChecksums(t) - before; wrong != 0 {
-				t.Errorf("the client got %d packets with a wrong checksum", wrong)
+				t.Errorf("the client received %d packets with wrong checksums", wrong)
 			}
 			if segmentsSentAgain(t) == again {
-				t.Error("the pods have sent no segment again")
+				t.Error("the pods retransmitted no segment")
 			}
 		})
 	}
@@ -115,7 +115,7 @@ func networkCounter(t *testing.T, namespace, file, first, name string) int {
 		return nil
 	})
 	if !found {
-		t.Fatalf("no counter %s %s in %s of %s", first, name, file, namespace)
+		t.Fatalf("counter %s %s not found in %s of %s", first, name, file, namespace)
 	}
 	return value
 }

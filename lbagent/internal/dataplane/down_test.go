@@ -39,7 +39,7 @@ func TestSetDown(t *testing.T) {
 		down := entry.Flags&uint32(bpf.DatapathNodeFlagNODE_DOWN) != 0
 		// Without an interface the fast path does not send to it.
 		if down != wantDown || down == (entry.Ifindex != 0) {
-			t.Errorf("%s: node %d is down: %t, with interface %d", step, id, down, entry.Ifindex)
+			t.Errorf("%s: node %d down: %t, interface %d", step, id, down, entry.Ifindex)
 		}
 	}
 	hops := map[forwarding.NodeID]forwarding.Hop{2: hop, 3: hop}

@@ -39,14 +39,14 @@ func TestSweepMatchesPrograms(t *testing.T) {
 	n.openSessionsOnAll(t, 40)
 	for _, node := range n.nodes {
 		if _, _, whole := copies(t, node.dataplane); whole != bpf.DatapathCompleteCopyNO_COPY {
-			t.Errorf("copy %d is whole before the first sweep", whole)
+			t.Errorf("copy %d is complete before the first sweep", whole)
 		}
 		if err := node.dataplane.SweepConnections(); err != nil {
 			t.Fatal(err)
 		}
 		swept, noted, whole := copies(t, node.dataplane)
 		if whole != bpf.DatapathCompleteCopyFIRST_COPY || !bytes.Equal(swept, noted) {
-			t.Errorf("copy %d is whole, and the same as the other: %t", whole, bytes.Equal(swept, noted))
+			t.Errorf("copy %d is complete, copies equal: %t", whole, bytes.Equal(swept, noted))
 		}
 		if node.dataplane.recordedBits == 0 {
 			t.Error("no connection was recorded")
@@ -70,11 +70,11 @@ func TestSweepRemovesEvicted(t *testing.T) {
 	sweep()
 	forgetFlows(t, d)
 	if whole := sweep(); whole != bpf.DatapathCompleteCopyFIRST_COPY || d.recordedBits == 0 {
-		t.Errorf("copy %d is whole with %d bits, want the first as it was", whole, d.recordedBits)
+		t.Errorf("copy %d is complete with %d bits, want the first, unchanged", whole, d.recordedBits)
 	}
 	d.recordedBits = -int(d.config.establishedWords()) * 64
 	if whole := sweep(); whole != bpf.DatapathCompleteCopySECOND_COPY || d.recordedBits != 0 {
-		t.Errorf("copy %d is whole with %d bits, want the second without", whole, d.recordedBits)
+		t.Errorf("copy %d is complete with %d bits, want the second with 0 bits", whole, d.recordedBits)
 	}
 }
 
@@ -85,7 +85,7 @@ func TestNothingIsCollectedAfterFailure(t *testing.T) {
 		found.add4(1, port)
 	}
 	if found.count != 0 || len(found.flows) != 0 {
-		t.Errorf("%d clients in %d bytes are gathered, want none", found.count, len(found.flows))
+		t.Errorf("%d clients in %d bytes were collected, want none", found.count, len(found.flows))
 	}
 }
 
@@ -125,7 +125,7 @@ func TestSweepsMissNothing(t *testing.T) {
 		fresh := wholeCopy(t, node.dataplane)
 		for i := range fresh {
 			if fresh[i]&^previous[i] != 0 {
-				t.Fatalf("byte %d of the whole copy was %08b, the connections need %08b", i, previous[i], fresh[i])
+				t.Fatalf("byte %d of the complete copy was %08b, the connections require %08b", i, previous[i], fresh[i])
 			}
 		}
 	}

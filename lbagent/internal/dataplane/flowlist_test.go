@@ -35,13 +35,13 @@ func TestFlows(t *testing.T) {
 	for to, s := range sessions {
 		flow := n.awaitFlow(t, s.LocalAddr(), forwarding.FrontendKey{VIP: to.Addr(), Port: to.Port(), Protocol: forwarding.ProtocolTCP})
 		if flow.Closing {
-			t.Errorf("the open connection to %s is closing", to)
+			t.Errorf("the open connection to %s is reported as closing", to)
 		}
 		if pod := podAt(flow.Endpoint.Addr()); pod != s.pod {
-			t.Errorf("the connection to %s is reported at %s of pod %q, want %s", to, flow.Endpoint, pod, s.pod)
+			t.Errorf("the connection to %s is reported with endpoint %s of pod %q, want %s", to, flow.Endpoint, pod, s.pod)
 		}
 		if age := time.Since(flow.LastSeen); age < -time.Minute || age > time.Minute {
-			t.Errorf("the connection to %s was seen %s ago, want a moment", to, age)
+			t.Errorf("the connection to %s was last seen %s ago", to, age)
 		}
 	}
 	datagrams := forwarding.FrontendKey{VIP: vip4, Port: clusterPort, Protocol: forwarding.ProtocolUDP}
@@ -49,7 +49,7 @@ func TestFlows(t *testing.T) {
 
 	found, more := n.flows(t, 1, func(key forwarding.FrontendKey) bool { return key.Protocol == forwarding.ProtocolTCP })
 	if len(found) > len(n.nodes) || !more {
-		t.Errorf("with a limit of 1 for each node %d flows are reported, more: %v; want at most %d, and more", len(found), more, len(n.nodes))
+		t.Errorf("limit 1 per node: %d flows, more: %v; want at most %d, and more", len(found), more, len(n.nodes))
 	}
 
 	to := netip.AddrPortFrom(vip4, clusterPort)
@@ -70,7 +70,7 @@ func TestFlows(t *testing.T) {
 		apply(t, node.dataplane, forwarding.Diff(have, want)...)
 	}
 	if found, _ := n.flows(t, 100, func(forwarding.FrontendKey) bool { return true }); len(found) > 0 {
-		t.Errorf("without endpoints these flows are reported: %+v", found)
+		t.Errorf("without endpoints: flows %+v, want none", found)
 	}
 }
 

@@ -159,7 +159,7 @@ func TestSetIngressInterfaces(t *testing.T) {
 		var expected [forwarding.NodeIngressInterfaces]uint32
 		copy(expected[:], want)
 		if got.Ifindex != expected {
-			t.Errorf("%s: node %d comes in by %v, want %v", step, id, got.Ifindex, expected)
+			t.Errorf("%s: node %d: incoming interface %v, want %v", step, id, got.Ifindex, expected)
 		}
 	}
 	set := func(interfaces map[forwarding.NodeID][]int) {

@@ -28,12 +28,12 @@ func TestSetHops(t *testing.T) {
 	check := func(step string, id forwarding.NodeID, want forwarding.Hop) {
 		t.Helper()
 		if got := hopOf(t, d, id); got != want {
-			t.Errorf("%s: node %d has hop %+v, want %+v", step, id, got, want)
+			t.Errorf("%s: node %d: hop %+v, want %+v", step, id, got, want)
 		}
 	}
 	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.12")}})
 	if err := d.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop, 3: hop, 4: bad}); err == nil {
-		t.Error("an MTU that does not fit is accepted")
+		t.Error("no error for an MTU out of range")
 	}
 	check("set", 2, hop)
 	check("node not known", 3, forwarding.Hop{})
@@ -41,7 +41,7 @@ func TestSetHops(t *testing.T) {
 	check("node known since", 3, hop)
 	state, err := d.Dump()
 	if want := (forwarding.Node{IPv4: ip("198.51.100.12")}); err != nil || state.Nodes[2] != want {
-		t.Errorf("node 2 is dumped as %+v, %v; want %+v", state.Nodes[2], err, want)
+		t.Errorf("node 2 dumped as %+v, %v; want %+v", state.Nodes[2], err, want)
 	}
 	if err := d.restore(); err != nil {
 		t.Fatal(err)
@@ -69,12 +69,12 @@ func TestRenewLease(t *testing.T) {
 		return ticks
 	}
 	if got := beat(); got != 0 {
-		t.Errorf("heartbeat %d before the first, want 0", got)
+		t.Errorf("heartbeat = %d before the first beat, want 0", got)
 	}
 	if err := d.RenewLease(); err != nil {
 		t.Fatal(err)
 	}
 	if beat() == 0 {
-		t.Error("no heartbeat")
+		t.Error("the heartbeat is 0")
 	}
 }

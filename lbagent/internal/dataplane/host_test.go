@@ -133,7 +133,7 @@ func checkRefused(t *testing.T, to netip.AddrPort) {
 	conn := dialUDP(t, to)
 	defer conn.Close()
 	if _, err := askAgain(conn, 100); !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("datagram to %s: %v, want refused", to, err)
+		t.Errorf("datagram to %s: %v, want ECONNREFUSED", to, err)
 	}
 }
 
@@ -175,12 +175,12 @@ func checkFragments(t *testing.T, to netip.AddrPort) {
 		}
 		if n, err := conn.Read(answer); err == nil {
 			if _, body, _ := bytes.Cut(answer[:n], []byte("\n")); !bytes.Equal(body, message) {
-				t.Fatalf("%s: %d bytes came back, want %d", to, len(body), len(message))
+				t.Fatalf("%s: received %d bytes, want %d", to, len(body), len(message))
 			}
 			return
 		}
 	}
-	t.Errorf("%s: no answer to a fragmented datagram", to)
+	t.Errorf("%s: no reply to a fragmented datagram", to)
 }
 
 // checkUnassigned sends to an unassigned address routed to the node: the packet is dropped there exactly
@@ -197,7 +197,7 @@ func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr, reason string
 	before := counters(t, node).Drops[reason]
 	for sent := uint64(1); sent <= 3; sent++ {
 		if _, err := conn.Write([]byte("nobody")); err != nil {
-			t.Fatalf("datagram %d to %s: %v, want silence", sent, nobody, err)
+			t.Fatalf("datagram %d to %s: %v, want no response", sent, nobody, err)
 		}
 		await(t, fmt.Sprintf("each of %d datagrams to %s is dropped once", sent, nobody), func() bool {
 			return counters(t, node).Drops[reason]-before == sent

@@ -77,18 +77,18 @@ func TestLayouts(t *testing.T) {
 		}
 		for _, field := range checkConversion(t, file+" to now", last, current) {
 			if removed[field] == "" {
-				t.Errorf("%s: field %s is lost; removed has no reason for it", file, field)
+				t.Errorf("%s: field %s was removed without a reason in removed", file, field)
 			}
 		}
 		checkConversion(t, "now to "+file, current, last)
 		for name := range last {
 			if _, found := current[name]; !found && removed[name] == "" {
-				t.Errorf("%s: map %s is lost; removed has no reason for it", file, name)
+				t.Errorf("%s: map %s was removed without a reason in removed", file, name)
 			}
 		}
 	}
 	if !reflect.DeepEqual(last, current) {
-		t.Errorf("the layouts differ from %s: with -update-layouts, write the next file if a release has this one, or else this file", files[len(files)-1])
+		t.Errorf("the layouts differ from %s: run with -update-layouts, to a new file if that version was released, else to the same", files[len(files)-1])
 	}
 }
 
@@ -105,7 +105,7 @@ func checkConversion(t *testing.T, name string, from, to map[string]layout.Map) 
 		}
 		converter, err := layout.NewConverter(previous, want)
 		if err != nil {
-			t.Errorf("%s: map %s: %v; it needs a converter, or a reason in discardable", name, m, err)
+			t.Errorf("%s: map %s: %v; add a converter, or a reason to discardable", name, m, err)
 			continue
 		}
 		for _, field := range converter.Gone {
@@ -119,7 +119,7 @@ func TestDiscardable(t *testing.T) {
 	current := currentLayouts(t)
 	for name, why := range discardable {
 		if _, found := current[name]; !found || why == "" {
-			t.Errorf("map %s, because %q", name, why)
+			t.Errorf("map %s: reason %q", name, why)
 		}
 	}
 }
@@ -160,7 +160,7 @@ func TestNumbersInMaps(t *testing.T) {
 			got = append(got, text)
 		}
 		if got := strings.Join(got, " "); got != want {
-			t.Errorf("enum %s: %s, want %s", name, got, want)
+			t.Errorf("enum %s = %s, want %s", name, got, want)
 		}
 	}
 }

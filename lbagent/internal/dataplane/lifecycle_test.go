@@ -104,7 +104,7 @@ func checkAttached(t *testing.T, d *Dataplane, uplink Uplink, want bool) {
 	t.Helper()
 	wantTC := map[bool]int{true: 2}[want]
 	if xdp, tc := attached(t, uplink, d.hooks.Clsact); xdp != want || tc != wantTC {
-		t.Errorf("%s: XDP program %v, %d programs in the stack; want %v, %d", uplink.Name, xdp, tc, want, wantTC)
+		t.Errorf("%s: XDP attached: %v, %d TC programs in the stack; want %v, %d", uplink.Name, xdp, tc, want, wantTC)
 	}
 }
 
@@ -152,7 +152,7 @@ func testAttachReconciles(t *testing.T, clsact bool) {
 				t.Errorf("%s: %s: mode %s, native error %v", step.name, got[i].Interface, got[i].Mode, got[i].NativeErr)
 			}
 			if got[i].Device != got[i].Index || got[i].DeviceName != got[i].Interface {
-				t.Errorf("%s: %s: device %s, %d, want itself", step.name, got[i].Interface, got[i].DeviceName, got[i].Device)
+				t.Errorf("%s: %s: device %s, %d, want the interface itself", step.name, got[i].Interface, got[i].DeviceName, got[i].Device)
 			}
 			got[i].Device, got[i].DeviceName, got[i].NativeErr = 0, "", nil
 		}
@@ -187,16 +187,16 @@ func TestAttachPartly(t *testing.T) {
 		}
 		got := d.Attachments()
 		if len(got) != 4 || got[0].Err != nil || got[0].Mode != attach.Native {
-			t.Errorf("attachments %+v, want the first one to be there", got)
+			t.Errorf("attachments %+v, want a native first one", got)
 		}
 		for _, a := range got[1:] {
 			if a.Err == nil || a.Mode != "" {
-				t.Errorf("%s: mode %q, no error", a.Interface, a.Mode)
+				t.Errorf("%s: mode %q, want an error", a.Interface, a.Mode)
 			}
 		}
 		checkAttached(t, d, good, true)
 		if xdp, tc := attached(t, taken, false); !xdp || tc != 0 {
-			t.Errorf("%s: XDP program %v, %d programs in the stack; want only the foreign one", taken.Name, xdp, tc)
+			t.Errorf("%s: XDP attached: %v, %d TC programs in the stack; want only the foreign XDP program", taken.Name, xdp, tc)
 		}
 		if err := foreign.Close(); err != nil {
 			t.Fatal(err)
@@ -255,7 +255,7 @@ func TestRemove(t *testing.T) {
 		}
 		checkAttached(t, d, uplink, false)
 		if _, err := os.Stat(cfg.PinRoot); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("the pin directory is left: %v", err)
+			t.Errorf("the pin directory still exists: %v", err)
 		}
 	})
 }
@@ -282,7 +282,7 @@ func TestShrinkRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want.NodeTables[7] != want.NodeTables[8] {
-		t.Error("equal tables are two after they were read")
+		t.Error("equal tables are not shared after reading")
 	}
 	for name, shrink := range map[string]func(*Config){
 		"VIPs":      func(c *Config) { c.Limits.VIPs = 1 },
@@ -297,10 +297,10 @@ func TestShrinkRefused(t *testing.T) {
 			}
 			again := openDataplane(t, cfg)
 			if kind := again.Adoption().Kind; kind != Adopted {
-				t.Errorf("afterwards %s, want %s", kind, Adopted)
+				t.Errorf("second restart: adoption %s, want %s", kind, Adopted)
 			}
 			if got, err := again.Dump(); err != nil || !reflect.DeepEqual(got, want) {
-				t.Errorf("state %+v, %v; want %+v", got, err, want)
+				t.Errorf("state = %+v, %v; want %+v", got, err, want)
 			}
 		})
 	}
@@ -337,7 +337,7 @@ func TestInterruptedStart(t *testing.T) {
 				t.Fatalf("%+v, %v; want %s", again.Adoption(), err, Adopted)
 			}
 			if _, found := state.VIPs[vip4]; !found {
-				t.Error("the VIP is lost")
+				t.Error("the VIP was lost")
 			}
 			entries, err := os.ReadDir(cfg.PinRoot)
 			if err != nil || len(entries) != 2 {
@@ -422,7 +422,7 @@ func TestConfigValidation(t *testing.T) {
 			change(&cfg)
 			if d, err := Open(cfg); err == nil {
 				d.Close()
-				t.Error("no error")
+				t.Error("no error for an invalid seed")
 			} else {
 				t.Log(err)
 			}

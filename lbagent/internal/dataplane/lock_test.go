@@ -38,14 +38,14 @@ func TestLock(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = holder.Process.Kill(); _ = holder.Wait() })
 	if _, err := out.Read(make([]byte, 7)); err != nil {
-		t.Fatalf("the first process did not get the lock: %v", err)
+		t.Fatalf("the first process did not acquire the lock: %v", err)
 	}
 
 	impatient, cancel := context.WithCancel(t.Context())
 	cancel()
 	waited := 0
 	if _, err := Lock(impatient, root, func() { waited++ }); !errors.Is(err, ErrLocked) || waited != 1 {
-		t.Fatalf("error %v after waiting %d times, want that another agent holds the data plane", err, waited)
+		t.Fatalf("error %v after %d waits, want ErrLocked", err, waited)
 	}
 
 	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -74,7 +74,7 @@ func TestLockAfterRemoval(t *testing.T) {
 	if err := Remove(root); err != nil {
 		t.Fatal(err)
 	}
-	lock, err := Lock(t.Context(), root, func() { t.Error("it waits") })
+	lock, err := Lock(t.Context(), root, func() { t.Error("Lock waits, want no wait") })
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -198,21 +198,21 @@ func TestConverted(t *testing.T) {
 	adoption := again.Adoption()
 	if adoption.Kind != Converted || !slices.Contains(adoption.Copied, bpf.DatapathMapConnections4) ||
 		!slices.Equal(adoption.Emptied, []string{bpf.DatapathMapReplyRates}) {
-		t.Errorf("%+v, want %s, with connections copied and answers emptied", adoption, Converted)
+		t.Errorf("adoption = %+v, want %s with connections copied and reply rates emptied", adoption, Converted)
 	}
 	if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
-		t.Errorf("after the conversion: %+v\nbefore: %+v", got, want)
+		t.Errorf("after the conversion: %+v\nwant: %+v", got, want)
 	}
 	// The quotas are new, but the overflow table still has flows.
 	var quotas bpf.DatapathQuotas
 	for _, slot := range []uint32{0, again.maps.VipQuotas.MaxEntries() - 1} {
 		err := again.maps.VipQuotas.Lookup(slot, &quotas)
 		if used := quotas.Kind[bpf.DatapathQuotaKindQUOTA_CONNECTIONS].Used; err != nil || used != 9 {
-			t.Errorf("overflow connections of VIPs with quota %d were used at %d (%v), want 9", slot, used, err)
+			t.Errorf("overflow quota in slot %d: %d used (%v), want 9", slot, used, err)
 		}
 	}
 	if kind := openDataplane(t, larger).Adoption().Kind; kind != Adopted {
-		t.Errorf("then %s, want %s", kind, Adopted)
+		t.Errorf("then adoption = %s, want %s", kind, Adopted)
 	}
 }
 
@@ -260,10 +260,10 @@ func TestNotConverted(t *testing.T) {
 			}
 			d := openDataplane(t, cfg)
 			if adoption := d.Adoption(); adoption.Kind != Rebuilt || !strings.Contains(adoption.Reason, test.reason) {
-				t.Errorf("%+v, want %s because of %s", adoption, Rebuilt, test.reason)
+				t.Errorf("adoption = %+v, want %s with the reason %s", adoption, Rebuilt, test.reason)
 			}
 			if state, err := d.Dump(); err != nil || len(state.Frontends) > 0 {
-				t.Errorf("%+v, %v; want an empty state", state, err)
+				t.Errorf("state = %+v, %v; want empty", state, err)
 			}
 		})
 	}
@@ -368,7 +368,7 @@ func TestEndBeforeAttach(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := allEntries(t, again); !reflect.DeepEqual(got, want) {
-				t.Errorf("after it was attached: %+v\nthe previous maps: %+v", got, want)
+				t.Errorf("after attaching: %+v\nprevious maps: %+v", got, want)
 			}
 		}
 		if err := again.Close(); err != nil {
@@ -376,7 +376,7 @@ func TestEndBeforeAttach(t *testing.T) {
 		}
 	}
 	if _, err := os.Stat(filepath.Join(cfg.PinRoot, previousMapDirectory)); !os.IsNotExist(err) {
-		t.Errorf("the previous maps are left: %v", err)
+		t.Errorf("the previous maps were not removed: %v", err)
 	}
 }
 

@@ -122,10 +122,10 @@ func send(t *testing.T, from, to *net.UDPConn, at netip.AddrPort) netip.AddrPort
 	buffer := make([]byte, maxDatagram)
 	n, source, err := to.ReadFromUDPAddrPort(buffer)
 	if err != nil {
-		t.Fatalf("a datagram to %s does not arrive: %v", at, err)
+		t.Fatalf("no datagram received at %s: %v", at, err)
 	}
 	if !bytes.Equal(buffer[:n], message) {
-		t.Fatalf("a datagram to %s arrives as %q", at, buffer[:n])
+		t.Fatalf("datagram to %s received as %q", at, buffer[:n])
 	}
 	return netip.AddrPortFrom(source.Addr().Unmap(), source.Port())
 }
@@ -170,11 +170,11 @@ func clientSocket(t *testing.T, vip netip.Addr) (socket *net.UDPConn, client, to
 func (w *natWorld) checkMasqueraded(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	socket, client, to := clientSocket(t, vip)
 	if source := send(t, socket, server, to); source != client {
-		t.Fatalf("the pod sees %s, want %s", source, client)
+		t.Fatalf("client address at the pod = %s, want %s", source, client)
 	}
 	w.forget(t)
 	if source := send(t, server, socket, client); source.Addr() != w.nodeAddress(vip) {
-		t.Errorf("the client sees %s: is nothing masqueraded?", source)
+		t.Errorf("source address at the client = %s: masquerading is not active", source)
 	}
 }
 
@@ -183,24 +183,24 @@ func (w *natWorld) checkUDP(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	socket, client, to := clientSocket(t, vip)
 	for round := range 3 {
 		if source := send(t, socket, server, to); source != client {
-			t.Fatalf("round %d: the pod sees %s, want %s", round, source, client)
+			t.Fatalf("round %d: client address at the pod = %s, want %s", round, source, client)
 		}
 		if source := send(t, server, socket, client); source != to {
-			t.Fatalf("round %d: the client sees %s, want %s", round, source, to)
+			t.Fatalf("round %d: source address at the client = %s, want %s", round, source, to)
 		}
 		w.forget(t)
 		if source := send(t, server, socket, client); source != to {
-			t.Fatalf("round %d: after the stack forgot the flow, the client sees %s, want %s", round, source, to)
+			t.Fatalf("round %d: after the conntrack entry was deleted, source address at the client = %s, want %s", round, source, to)
 		}
 	}
 	// The flow's entries are evicted, and only its record remains.
 	forgetFlows(t, w.node.dataplane)
 	w.forget(t)
 	if source := send(t, server, socket, client); source != to {
-		t.Errorf("from memory the client sees %s, want %s", source, to)
+		t.Errorf("with flow memory: source address at the client = %s, want %s", source, to)
 	}
 	if n := w.unknown(t) - before; n != 0 {
-		t.Errorf("%d replies were counted as unknown", n)
+		t.Errorf("%d replies counted as unknown, want 0", n)
 	}
 }
 
@@ -215,10 +215,10 @@ func (w *natWorld) checkTCP(t *testing.T, vip netip.Addr) {
 	} {
 		w.forget(t)
 		if err := sendLine(at.from, at.to); err != nil {
-			t.Errorf("after the stack forgot the connection, %s sends: %v", at.name, err)
+			t.Errorf("after the conntrack entry was deleted, send from %s: %v", at.name, err)
 		}
 		if err := sendLine(at.to, at.from); err != nil {
-			t.Errorf("after the stack forgot the connection, %s is answered: %v", at.name, err)
+			t.Errorf("after the conntrack entry was deleted, reply to %s: %v", at.name, err)
 		}
 	}
 }
@@ -271,10 +271,10 @@ func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	before := w.unknown(t)
 	socket, client, _ := clientSocket(t, vip)
 	if source := send(t, server, socket, client); source.Addr() != w.nodeAddress(vip) {
-		t.Errorf("the pod's own datagram comes from %s, want %s", source, w.nodeAddress(vip))
+		t.Errorf("source address of the pod's own datagram = %s, want %s", source, w.nodeAddress(vip))
 	}
 	if n := w.unknown(t) - before; n != 1 {
-		t.Errorf("%d replies were counted as unknown, want 1", n)
+		t.Errorf("%d replies counted as unknown, want 1", n)
 	}
 	var listener net.Listener
 	inNamespace(t, "client", func() (err error) {
@@ -301,10 +301,10 @@ func (w *natWorld) checkOwn(t *testing.T, vip netip.Addr, server *net.UDPConn) {
 	}
 	defer conn.Close()
 	if host, _, _ := net.SplitHostPort(conn.RemoteAddr().String()); host != w.nodeAddress(vip).String() {
-		t.Errorf("the pod's own connection comes from %s, want %s", host, w.nodeAddress(vip))
+		t.Errorf("source address of the pod's own connection = %s, want %s", host, w.nodeAddress(vip))
 	}
 	if n := w.unknown(t) - before; n != 1 {
-		t.Errorf("with the connection %d replies were counted as unknown, want 1", n)
+		t.Errorf("after the connection: %d replies counted as unknown, want 1", n)
 	}
 }
 
@@ -315,10 +315,10 @@ func TestNATExemptLifetime(t *testing.T) {
 		t.Helper()
 		inNamespace(t, w.node.name, func() error {
 			if got, err := natexempt.Installed(); err != nil || got != want {
-				t.Errorf("%s: installed is %t, %v; want %t", what, got, err, want)
+				t.Errorf("%s: Installed = %t, %v; want %t", what, got, err, want)
 			}
 			if left, err := natexempt.Exists(); err != nil || left != want {
-				t.Errorf("%s: left is %t, %v; want %t", what, left, err, want)
+				t.Errorf("%s: Exists = %t, %v; want %t", what, left, err, want)
 			}
 			return nil
 		})
@@ -330,7 +330,7 @@ func TestNATExemptLifetime(t *testing.T) {
 	w.exempt(t)
 	rules, err := exec.Command("ip", "netns", "exec", w.node.name, "nft", "list", "table", "ip", natexempt.Table).CombinedOutput()
 	if err != nil || strings.Count(string(rules), "snat to ip saddr") != 1 {
-		t.Errorf("installed twice: %s, %v", rules, err)
+		t.Errorf("after two installations: %s, %v", rules, err)
 	}
 	run(t, "ip", "netns", "exec", w.node.name, "nft", "flush", "ruleset")
 	check("flushed", false)
@@ -338,7 +338,7 @@ func TestNATExemptLifetime(t *testing.T) {
 	run(t, "ip", "netns", "exec", w.node.name, "nft", "flush", "table", "ip6", natexempt.Table)
 	inNamespace(t, w.node.name, func() error {
 		if got, err := natexempt.Installed(); err != nil || got {
-			t.Errorf("without the rule of IPv6: installed is %t, %v", got, err)
+			t.Errorf("without the IPv6 rule: Installed = %t, %v", got, err)
 		}
 		return nil
 	})

@@ -136,15 +136,15 @@ func TestConnectionsSurviveChainChange(t *testing.T) {
 		n.sweep(t)
 	}
 	if learned := n.events(t, "override_added"); learned < 20 || learned > 80 {
-		t.Errorf("%d overrides learned for 20 connections", learned)
+		t.Errorf("%d overrides were added for 20 connections", learned)
 	}
 	asked := n.events(t, "lookup_forwarded")
 	exchangeAll(t, sessions)
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
+		t.Errorf("previous owners were queried %d more times, want overrides used", again-asked)
 	}
 	if n.events(t, "override_used") == 0 {
-		t.Error("no override used")
+		t.Error("no override was used")
 	}
 	n.checkNothingDropped(t)
 }
@@ -200,7 +200,7 @@ func TestConnectionsSurviveTableRemoval(t *testing.T) {
 		}
 	}
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
+		t.Errorf("previous owners were queried %d more times, want overrides used", again-asked)
 	}
 	n.checkOverridesIn(t, slot)
 	n.checkNothingDropped(t)
@@ -231,7 +231,7 @@ func TestOverridesOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n.sweep(t)
 	exchangeAll(t, sessions)
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were queried %d times, want overrides alone", again-asked)
+		t.Errorf("previous owners were queried %d times, want overrides used", again-asked)
 	}
 	n.checkNothingDropped(t)
 }
@@ -252,13 +252,13 @@ func (n *network) checkOverridesIn(t *testing.T, slot forwarding.NodeTableSlot) 
 				}
 				found++
 				if row := uint32(override.Value >> 36); row < slot.First() || row >= slot.First()+uint32(slot.Rows()) {
-					t.Errorf("an override of %s names row %d, which is not of table %s", node.name, row, slot)
+					t.Errorf("an override of %s is for row %d outside of table %s", node.name, row, slot)
 				}
 			}
 		}
 	}
 	if found == 0 {
-		t.Error("no override is left")
+		t.Error("no overrides remain")
 	}
 }
 
@@ -283,7 +283,7 @@ func TestOverridesAreCopied(t *testing.T) {
 		exchangeAll(t, sessions)
 	}
 	if again := n.events(t, "lookup_forwarded"); again != asked {
-		t.Errorf("former owners were queried %d times more, want overrides alone", again-asked)
+		t.Errorf("previous owners were queried %d more times, want overrides used", again-asked)
 	}
 	n.checkNothingDropped(t)
 }
@@ -299,7 +299,7 @@ func TestSweepsEnd(t *testing.T) {
 		return counters(t, node).Events["override_added"] > 0
 	})
 	if learned < 0 {
-		t.Fatal("no node has learned an override")
+		t.Fatal("no node added an override")
 	}
 	node := n.nodes[learned]
 	sweep := func() sweepState {
@@ -310,11 +310,11 @@ func TestSweepsEnd(t *testing.T) {
 		return node.dataplane.swept
 	}
 	if got := sweep(); got.left == 0 || got.marked == 0 {
-		t.Errorf("%+v are left, want overrides and rows", got)
+		t.Errorf("remaining: %+v, want overrides and marked rows", got)
 	}
 	forgetOverrides(t, node.dataplane)
 	if got := sweep(); !got.ended || got.left != 0 || got.marked != 0 {
-		t.Errorf("%+v are left, want none", got)
+		t.Errorf("remaining: %+v, want none", got)
 	}
 }
 
@@ -326,14 +326,14 @@ func TestConnectionsSurviveOverrideExpiry(t *testing.T) {
 	exchangeAll(t, sessions)
 	learned := n.events(t, "override_added")
 	if learned == 0 {
-		t.Error("no override learned")
+		t.Error("no override was added")
 	}
 	for _, node := range n.nodes {
 		forgetOverrides(t, node.dataplane)
 	}
 	exchangeAll(t, sessions)
 	if n.events(t, "override_added") == learned {
-		t.Error("no override learned again")
+		t.Error("no override was added again")
 	}
 	n.checkNothingDropped(t)
 }
@@ -399,7 +399,7 @@ func TestDatagramAffinity(t *testing.T) {
 		t.Helper()
 		for conn, want := range pods {
 			if pod, err := askAgain(conn, 100); err != nil || pod != want {
-				t.Errorf("%s: flow of %s went to %s, %v; want %s", step, conn.LocalAddr(), pod, err, want)
+				t.Errorf("%s: flow of %s reached %s, error %v; want %s", step, conn.LocalAddr(), pod, err, want)
 			}
 		}
 	}
@@ -428,7 +428,7 @@ func TestSilentFlowsOfAGroup(t *testing.T) {
 		exchangeAll(t, sessions)
 		for conn, want := range pods {
 			if pod, err := askAgain(conn, 100); err != nil || pod != want {
-				t.Errorf("%s: flow of %s went to %s, %v; want %s", step, conn.LocalAddr(), pod, err, want)
+				t.Errorf("%s: flow of %s reached %s, error %v; want %s", step, conn.LocalAddr(), pod, err, want)
 			}
 		}
 	}
@@ -459,7 +459,7 @@ func TestDatagramsAtNewNode(t *testing.T) {
 	n.routeVIP(t, newcomer)
 	for conn, want := range pods {
 		if pod, err := askAgain(conn, 100); err != nil || pod != want {
-			t.Fatalf("flow of %s went to %s, %v; want %s", conn.LocalAddr(), pod, err, want)
+			t.Fatalf("flow of %s reached %s, error %v; want %s", conn.LocalAddr(), pod, err, want)
 		}
 	}
 	checkNoDrops(t, newcomer)

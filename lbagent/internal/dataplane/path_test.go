@@ -75,7 +75,7 @@ func checkSample(t *testing.T, n *network) {
 			t.Errorf("sample %+v, %s ago", drop, age)
 		}
 	case <-time.After(patience):
-		t.Error("no sample of a SYN to an unused port")
+		t.Error("no sample of a SYN to an unused port within the timeout")
 	}
 }
 
@@ -110,7 +110,7 @@ func checkShares(t *testing.T, served map[string]int) {
 	t.Helper()
 	for _, pod := range testPods {
 		if served[pod.name] == 0 {
-			t.Errorf("%s served nothing: %v", pod.name, served)
+			t.Errorf("%s served no connection: %v", pod.name, served)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func TestLongNodeIDs(t *testing.T) {
 	exchangeAll(t, sessions)
 	n.checkEvent(t, "lookup_forwarded")
 	if n.events(t, "override_added") == 0 {
-		t.Error("the ingress node has learned no override")
+		t.Error("the ingress node added no override")
 	}
 }
 
@@ -257,13 +257,13 @@ func TestFirstPodIsLearnedLate(t *testing.T) {
 		}
 	}
 	if s := connect(t, netip.AddrPortFrom(vip4, clusterPort)); s.pod == first.pods[0].name {
-		t.Error("a new connection goes to the owner before, though the node has learned of its pods")
+		t.Error("a new connection reached the previous owner although the node has its own pods in the table")
 	}
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 	}
 	if counters(t, second).Events["lookup_forwarded"] == 0 {
-		t.Error("nothing was handed to the owner before")
+		t.Error("no packet was forwarded to the previous owner")
 	}
 }
 
@@ -289,7 +289,7 @@ func (n *network) checkEvent(t *testing.T, event string) {
 	for _, node := range n.nodes {
 		checkNoDrops(t, node)
 		if counters(t, node).Events[event] == 0 {
-			t.Errorf("%s: no %s", node.name, event)
+			t.Errorf("%s: counter %s is 0", node.name, event)
 		}
 	}
 }
@@ -332,7 +332,7 @@ func TestTransmit(t *testing.T) {
 		checkNoDrops(t, node)
 		// The first frames may wait for neighbour resolution.
 		if handed := counters(t, node).Events["passed_to_kernel"]; handed > 20 {
-			t.Errorf("%s handed %d packets to the kernel, want a few at most", node.name, handed)
+			t.Errorf("%s passed %d packets to the kernel, want at most 20", node.name, handed)
 		}
 	}
 }

@@ -40,7 +40,7 @@ func TestRead(t *testing.T) {
 	}
 	after := make([]byte, len(before))
 	if err := d.copyRows(after); err != nil || !slices.Equal(before, after) {
-		t.Errorf("the agent's updates of rows are %x after Read, %v; want %x", after, err, before)
+		t.Errorf("after Read, the row updates of the agent are %x, %v; want %x", after, err, before)
 	}
 	want, err := d.Dump()
 	if err != nil || !reflect.DeepEqual(read, want) {

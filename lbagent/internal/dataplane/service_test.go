@@ -57,13 +57,13 @@ func TestSharedLocalPath(t *testing.T) {
 			to := netip.AddrPortFrom(vip, localPort)
 			sessions = append(sessions, connect(t, to))
 			if pod := askUDP(t, to, 1000); pod == "pod1" {
-				t.Error("UDP is answered by the pod of node 1, which has none of the Service")
+				t.Error("UDP is answered by the pod on node 1, which is not an endpoint of the Service")
 			}
 		}
 	}
 	for _, s := range sessions {
 		if s.pod == "pod1" {
-			t.Error("TCP is served by the pod of node 1, which has none of the Service")
+			t.Error("TCP is served by the pod on node 1, which is not an endpoint of the Service")
 		}
 	}
 	exchangeAll(t, sessions)

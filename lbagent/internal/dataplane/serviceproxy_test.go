@@ -46,20 +46,20 @@ func TestMigrateFrontends(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Sorted(maps.Keys(taken(t, d))); !slices.Equal(got, want) || asked != wantAsked {
-			t.Errorf("frontends %v are used, want %v; netfilter was queried %d times, want %d", got, want, asked, wantAsked)
+			t.Errorf("enabled frontends = %v, want %v; conntrack was listed %d times, want %d", got, want, asked, wantAsked)
 		}
 	}
 	add(80, 1)
 	if len(taken(t, d)) > 0 {
-		t.Error("a new frontend is used at once")
+		t.Error("a new frontend is enabled immediately")
 	}
 	refused := errors.New("refused")
 	if err := d.MigrateFrontends(state, func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || len(taken(t, d)) > 0 {
-		t.Errorf("error %v; taken %v without what began before", err, taken(t, d))
+		t.Errorf("error %v; frontends %v were enabled without the list of earlier connections", err, taken(t, d))
 	}
 	take(1, 1)
 	if !isProxied(t, d, ours) || isProxied(t, d, others) {
-		t.Error("other connections than those to the frontend are recorded")
+		t.Error("want only connections to the frontend recorded")
 	}
 	take(1, 1)
 
@@ -76,7 +76,7 @@ func TestMigrateFrontends(t *testing.T) {
 	add(82, 3)
 	reopen(ServiceProxyFrom)
 	if got := taken(t, d); !got[2] || !got[3] {
-		t.Errorf("frontends %v are used, want 2 and 3", got)
+		t.Errorf("enabled frontends = %v, want 2 and 3", got)
 	}
 }
 
@@ -95,7 +95,7 @@ func TestSweepProxied(t *testing.T) {
 	asked := 0
 	has := func() ([]ProxiedFlow, error) { asked++; return living, nil }
 	if err := d.SweepProxied(has); err != nil || asked != 0 {
-		t.Errorf("%v; netfilter was queried %d times, without recorded connections", err, asked)
+		t.Errorf("%v; conntrack was listed %d times without recorded connections", err, asked)
 	}
 	for _, flow := range append(slices.Clone(living), ended) {
 		if err := d.maps.ProxyConnections.Put(encodeFlow(flow), uint32(1)); err != nil {
@@ -104,13 +104,13 @@ func TestSweepProxied(t *testing.T) {
 	}
 	refused := errors.New("refused")
 	if err := d.SweepProxied(func() ([]ProxiedFlow, error) { return nil, refused }); !errors.Is(err, refused) || !isProxied(t, d, living[0]) {
-		t.Errorf("error %v; want no deletion without a list", err)
+		t.Errorf("error %v; want no deletion without a conntrack list", err)
 	}
 	if err := d.SweepProxied(has); err != nil {
 		t.Fatal(err)
 	}
 	if !isProxied(t, d, living[0]) || !isProxied(t, d, living[1]) || isProxied(t, d, ended) {
-		t.Error("want only the ended connection deleted")
+		t.Error("want only the closed connection deleted")
 	}
 }
 
@@ -180,17 +180,17 @@ func TestServiceProxyServesNewConnections(t *testing.T) {
 		for range 20 {
 			taken := connect(t, vip)
 			if taken.pod != "stack" {
-				t.Fatalf("%s: a new connection has %s, want the stack", vip, taken.pod)
+				t.Fatalf("%s: a new connection is served by %s, want the stack", vip, taken.pod)
 			}
 			if err := taken.exchange(50000, 50000); err != nil {
-				t.Errorf("%s: of the stack: %v", vip, err)
+				t.Errorf("%s: connection served by the stack: %v", vip, err)
 			}
 		}
 		if err := before[i].exchange(50000, 50000); err != nil {
-			t.Errorf("%s: of %s, from before: %v", vip, before[i].pod, err)
+			t.Errorf("%s: earlier connection served by %s: %v", vip, before[i].pod, err)
 		}
 	}
 	if got := counters(t, node); got.Events["passed_to_proxy"] == 0 {
-		t.Errorf("counted %v", got.Events)
+		t.Errorf("events = %v, want passed_to_proxy", got.Events)
 	}
 }

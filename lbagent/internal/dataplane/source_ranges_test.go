@@ -34,7 +34,7 @@ func TestAggregateLookupOnlyWithAggregates(t *testing.T) {
 	} {
 		apply(t, d, step.op)
 		if got := asksForAggregates(t, d); got != step.want {
-			t.Fatalf("after %+v the programs look up aggregates: %v, want %v", step.op, got, step.want)
+			t.Fatalf("after %+v: aggregate lookup enabled: %v, want %v", step.op, got, step.want)
 		}
 	}
 	// As left by an agent without this setting.
@@ -44,7 +44,7 @@ func TestAggregateLookupOnlyWithAggregates(t *testing.T) {
 		t.Fatal(err)
 	}
 	if other := openDataplane(t, cfg); !asksForAggregates(t, other) {
-		t.Error("the next process does not enable the lookup of the aggregate that it found")
+		t.Error("after a restart, the lookup of the existing aggregate is disabled")
 	}
 }
 
@@ -82,21 +82,21 @@ func TestNoLookupWithoutAggregates(t *testing.T) {
 		{"the last", forwarding.DeleteSourceRange{Range: aggregate}, true},
 	} {
 		if held() != step.before {
-			t.Fatalf("before %s: the aggregate is in the maps: %v, want %v", step.name, !step.before, step.before)
+			t.Fatalf("before %s: aggregate in the maps: %v, want %v", step.name, !step.before, step.before)
 		}
 		d.maps.Settings = readOnly
 		if err := d.Apply(step.op); err == nil {
-			t.Errorf("%s: applied, though the setting cannot be written", step.name)
+			t.Errorf("%s: applied although the setting cannot be written", step.name)
 		}
 		if held() {
-			t.Errorf("%s: the aggregate is in the maps, and the setting is not written", step.name)
+			t.Errorf("%s: the aggregate is in the maps although the setting was not written", step.name)
 		}
 		d.maps.Settings = writable
 		apply(t, d, forwarding.PutSourceRange{Range: aggregate})
 	}
 	apply(t, d, forwarding.DeleteSourceRange{Range: aggregate})
 	if asksForAggregates(t, d) {
-		t.Error("the programs still look up aggregates")
+		t.Error("aggregate lookup is still enabled")
 	}
 }
 

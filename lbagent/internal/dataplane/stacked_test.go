@@ -33,7 +33,7 @@ func needKind(t *testing.T, kind string) {
 	if os.Getenv("MILLRACE_TEST_MODULES") != "" || !strings.Contains(string(out), "Unknown device type") {
 		t.Fatalf("add an interface of kind %s: %v\n%s", kind, err, out)
 	}
-	t.Skipf("this kernel has no interfaces of kind %s; make test-kernels runs the test on one that has", kind)
+	t.Skipf("this kernel does not support interfaces of kind %s; make test-kernels runs this test on one that does", kind)
 }
 
 // wireVLAN makes the uplink VLAN 100 of eth0, with tags in the frame, or in metadata as with VLAN stripping.
@@ -153,10 +153,10 @@ func (n *network) checkOtherVLAN(t *testing.T) {
 	}
 	buffer := make([]byte, 100)
 	if size, _, err := received.ReadFrom(buffer); err != nil || string(buffer[:size]) != "other VLAN" {
-		t.Errorf("by another VLAN came %q, %v", buffer[:size], err)
+		t.Errorf("received %q, %v through the other VLAN", buffer[:size], err)
 	}
 	if after := counted(t, node); !maps.Equal(before.Drops, after.Drops) {
-		t.Errorf("drops %v, before %v", after.Drops, before.Drops)
+		t.Errorf("drops = %v, previously %v", after.Drops, before.Drops)
 	}
 }
 
@@ -190,6 +190,6 @@ func TestBondPath(t *testing.T) {
 		exchangeAll(t, sessions)
 	}
 	if len(node.uplink.Members) != 2 {
-		t.Errorf("members %v, want two", node.uplink.Members)
+		t.Errorf("members = %v, want two", node.uplink.Members)
 	}
 }

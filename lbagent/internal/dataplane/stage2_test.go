@@ -42,7 +42,7 @@ func TestFlowsWiped(t *testing.T) {
 			case <-time.After(100 * time.Millisecond):
 				continue
 			}
-			t.Logf("%s: wiped %d times", node.name, wiped)
+			t.Logf("%s: entries wiped %d times", node.name, wiped)
 			break
 		}
 		exchangeAll(t, sessions)
@@ -107,13 +107,13 @@ func TestDirectConnectionSurvivesVIP(t *testing.T) {
 				defer cancel()
 				conn, err := sharedPort(port).DialContext(ctx, "tcp", netip.AddrPortFrom(vip, clusterPort).String())
 				if err == nil {
-					t.Error("the endpoint has two connections with one address and port")
+					t.Error("two connections to one endpoint share address and port")
 					return conn.Close()
 				}
 				return nil
 			})
 			if err := s.exchange(100_000, 100_000); err != nil {
-				t.Errorf("the connection without the VIP: %v", err)
+				t.Errorf("connection without the VIP: %v", err)
 			}
 		})
 	}
@@ -150,7 +150,7 @@ func TestFrontendKeysResized(t *testing.T) {
 	cfg.Limits.Frontends *= 2
 	resized := openDataplane(t, cfg)
 	if kind := resized.Adoption().Kind; kind != Resized {
-		t.Fatalf("maps were %s", kind)
+		t.Fatalf("adoption = %s, want Resized", kind)
 	}
 	for id, key := range keys {
 		var got bpf.DatapathFrontendKey6

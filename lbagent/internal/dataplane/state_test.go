@@ -156,21 +156,21 @@ func TestApplyDump(t *testing.T) {
 				t.Fatal(err)
 			}
 			if !reflect.DeepEqual(got, want) {
-				t.Fatalf("dumped\n%+v\napplied\n%+v", got, want)
+				t.Fatalf("dumped state\n%+v\nwant\n%+v", got, want)
 			}
 			checkNodeAddresses(t, d, want)
 		}
 	})
 	other := openDataplane(t, cfg)
 	if kind := other.Adoption().Kind; kind != Adopted {
-		t.Fatalf("second Open: %s, want %s", kind, Adopted)
+		t.Fatalf("second Open: adoption %s, want %s", kind, Adopted)
 	}
 	got, err := other.Dump()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(got, have) {
-		t.Fatalf("second process dumped\n%+v\nwant\n%+v", got, have)
+		t.Fatalf("second process: dumped state\n%+v\nwant\n%+v", got, have)
 	}
 }
 
@@ -216,14 +216,14 @@ func checkNodeAddresses(t *rapid.T, d *Dataplane, want *forwarding.State) {
 		got[decodeAddress(key)] = true
 	}
 	if entries.Err() != nil || !reflect.DeepEqual(got, addresses) {
-		t.Fatalf("node addresses %v (%v), want %v", got, entries.Err(), addresses)
+		t.Fatalf("node addresses = %v (%v), want %v", got, entries.Err(), addresses)
 	}
 	long := func(id forwarding.NodeID) bool { return id > forwarding.MaxShortNodeID }
 	if long(want.Self.ID) || slices.ContainsFunc(slices.Collect(maps.Keys(want.Nodes)), long) {
 		overhead += 4
 	}
 	if d.self.Overhead != overhead {
-		t.Fatalf("overhead %d, want %d", d.self.Overhead, overhead)
+		t.Fatalf("overhead = %d, want %d", d.self.Overhead, overhead)
 	}
 }
 
@@ -277,10 +277,10 @@ func TestApplyErrors(t *testing.T) {
 				t.Fatalf("error %v, want an *ApplyError", err)
 			}
 			if !reflect.DeepEqual(failed.Op, test.ops[test.at]) {
-				t.Errorf("failed at %v, want %v", failed.Op, test.ops[test.at])
+				t.Errorf("failed operation %v, want %v", failed.Op, test.ops[test.at])
 			}
 			if !strings.Contains(err.Error(), test.want) || errors.Is(err, ErrFull) != test.full {
-				t.Errorf("error %q, full %v; want %q in it, full %v", err, errors.Is(err, ErrFull), test.want, test.full)
+				t.Errorf("error %q, ErrFull: %v; want %q, ErrFull: %v", err, errors.Is(err, ErrFull), test.want, test.full)
 			}
 		})
 	}
@@ -327,7 +327,7 @@ func TestCountersOfReusedID(t *testing.T) {
 	}
 	if counts, err := d.DropCounts(); err != nil || !reflect.DeepEqual(counts.Frontends, map[forwarding.FrontendKey]map[string]uint64{first: want.Drops}) ||
 		!reflect.DeepEqual(counts.Reasons, counters(t, &node{dataplane: d}).Drops) {
-		t.Errorf("drop counts %+v, %v; want those of the counters", counts, err)
+		t.Errorf("drop counts = %+v, %v; want those of the counters", counts, err)
 	}
 	apply(t, d, forwarding.DeleteFrontend{Key: first})
 	// A packet may still be in flight.
@@ -336,7 +336,7 @@ func TestCountersOfReusedID(t *testing.T) {
 	}
 	put(second, false)
 	if got := read(second); !reflect.DeepEqual(got, FrontendCounters{}) {
-		t.Errorf("with another owner: %+v, want zero", got)
+		t.Errorf("after reassignment of the ID: %+v, want zero", got)
 	}
 }
 
@@ -397,12 +397,12 @@ func TestDropReasons(t *testing.T) {
 	}
 	for _, reason := range []string{"no_frontend", "tunnel_source", "packet_too_big"} {
 		if _, found := counters.Drops[reason]; !found {
-			t.Errorf("no counter %s in %v", reason, counters.Drops)
+			t.Errorf("counter %s missing in %v", reason, counters.Drops)
 		}
 	}
 	want := "map[agent_silent:0 echo_reply_sent:0 lookup_forwarded:0 lookup_other_zone:0 lookup_returned:0 over_quota:0 override_added:0 override_used:0 passed_to_kernel:0 passed_to_proxy:0 primary_down:0 probe_reply_sent:0 reject_sent:0 reply_without_flow:0 too_big_sent:0 vlan_unknown:0]"
 	if fmt.Sprint(counters.Events) != want {
-		t.Errorf("events %v, want %s", counters.Events, want)
+		t.Errorf("events = %v, want %s", counters.Events, want)
 	}
 }
 

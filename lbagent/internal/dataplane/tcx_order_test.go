@@ -51,7 +51,7 @@ func TestProgramsBefore(t *testing.T) {
 			t.Fatalf("%s: %v", step, err)
 		}
 		if !slices.Equal(got[uplink.Name], want) || len(got[other.Name]) > 0 {
-			t.Errorf("%s: %v, want %v on %s", step, got, want, uplink.Name)
+			t.Errorf("%s: order %v, want %v on %s", step, got, want, uplink.Name)
 		}
 	}
 	check("alone")

@@ -23,7 +23,7 @@ func traceOn(t *testing.T, node *node, packet []byte) Trace {
 		return err
 	})
 	if trace.Interface != "eth0" {
-		t.Errorf("came in by %q, want eth0", trace.Interface)
+		t.Errorf("incoming interface = %q, want eth0", trace.Interface)
 	}
 	return trace
 }
@@ -62,17 +62,17 @@ func follow(t *testing.T, n *network, packet []byte) (Trace, *node) {
 	t.Helper()
 	first := traceOn(t, n.nodes[0], packet)
 	if !first.Stage1 || first.Frontend == 0 || first.FromNode {
-		t.Errorf("at the first node: %+v", first)
+		t.Errorf("first node: %+v", first)
 	}
 	if first.Owners.Primary == 1 {
 		return first, n.nodes[0]
 	}
 	if first.Verdict != TraceSent || first.Node != 2 || first.LeavesBy != "eth0" {
-		t.Fatalf("at the first node: %+v, want it sent to node 2", first)
+		t.Fatalf("first node: %+v, want it sent to node 2", first)
 	}
 	second := traceOn(t, n.nodes[1], first.Packet)
 	if !second.FromNode || second.Stage1 {
-		t.Errorf("at the second node: %+v", second)
+		t.Errorf("second node: %+v", second)
 	}
 	return second, n.nodes[1]
 }
@@ -93,7 +93,7 @@ func TestTrace(t *testing.T) {
 			f := flow{client: netip.AddrPortFrom(client, uint16(nextPort())), vip: netip.AddrPortFrom(vip, clusterPort)}
 			trace, node := follow(t, n, tcpPacket(t, f.client, f.vip, false))
 			if trace.Verdict != TraceDelivered || !trace.Chosen || !trace.Stage2 {
-				t.Fatalf("at %s: %+v, want it delivered to a new endpoint", node.name, trace)
+				t.Fatalf("node %s: %+v, want it delivered to a new endpoint", node.name, trace)
 			}
 			f.endpoint = trace.EndpointAddress.Addr()
 			flows = append(flows, f)
@@ -101,20 +101,20 @@ func TestTrace(t *testing.T) {
 		}
 	}
 	if after := whole(t, n); after != before {
-		t.Errorf("tracing changes the counters from\n%s to\n%s", before, after)
+		t.Errorf("tracing changed the counters from\n%s\nto\n%s", before, after)
 	}
 	for _, f := range flows {
 		got := connectFrom(t, int(f.client.Port()), f.vip)
 		pod := testPods[slices.IndexFunc(testPods, func(p pod) bool { return p.name == got.pod })]
 		if f.endpoint != pod.ipv4 && f.endpoint != pod.ipv6 {
-			t.Errorf("the connection of %s got %s, traced was %s", f.client, got.pod, f.endpoint)
+			t.Errorf("connection of %s is served by %s, but the trace selected %s", f.client, got.pod, f.endpoint)
 		}
 		if known, _ := follow(t, n, tcpPacket(t, f.client, f.vip, false)); !known.Established && !known.HalfOpen {
-			t.Errorf("the connection of %s is not known: %+v", f.client, known)
+			t.Errorf("connection of %s is not tracked: %+v", f.client, known)
 		}
 	}
 	if len(served) != 2 {
-		t.Errorf("only %v served", served)
+		t.Errorf("connections were served only by %v, want 2 pods", served)
 	}
 }
 
@@ -152,7 +152,7 @@ func traceAll(t *testing.T, n *network, sessions []*session) (overrides int) {
 			way := traceWay(t, n, first, packet)
 			last := way[len(way)-1]
 			if pod := podAt(last.EndpointAddress.Addr()); last.Verdict != TraceDelivered || pod != s.pod {
-				t.Errorf("an ACK of a connection to %s ends at %q on its way from %s: %+v", s.pod, pod, first.name, way)
+				t.Errorf("ACK of a connection to %s: reached %q from %s: %+v", s.pod, pod, first.name, way)
 			}
 			for _, trace := range way {
 				if trace.Override {
@@ -200,13 +200,13 @@ func TestTraceOfInvalidPackets(t *testing.T) {
 	n.start(t, node, n.state(node))
 	for _, packet := range [][]byte{{0}, {0x45}, make([]byte, maxTraced), {0x60, 1, 2, 3, 4}} {
 		if trace := traceOn(t, node, packet); trace.Verdict != TracePassed || trace.VIP {
-			t.Errorf("%d bytes: %+v", len(packet), trace)
+			t.Errorf("packet of %d bytes: %+v", len(packet), trace)
 		}
 	}
 	inNamespace(t, node.name, func() error {
 		for _, packet := range [][]byte{nil, make([]byte, maxTraced+1)} {
 			if _, err := node.dataplane.Trace(packet); err == nil {
-				t.Errorf("%d bytes: no error", len(packet))
+				t.Errorf("packet of %d bytes: no error", len(packet))
 			}
 		}
 		return nil
@@ -214,9 +214,9 @@ func TestTraceOfInvalidPackets(t *testing.T) {
 	drop := traceOn(t, node, tcpPacket(t, netip.MustParseAddrPort("198.51.100.130:1"), netip.AddrPortFrom(vip4, 9), false))
 	want := Trace{Interface: "eth0", Verdict: TraceDropped, Reason: "no_frontend", VIP: true}
 	if !reflect.DeepEqual(drop, want) {
-		t.Errorf("to an unused port: %+v, want %+v", drop, want)
+		t.Errorf("trace to an unused port = %+v, want %+v", drop, want)
 	}
 	if got := counters(t, node).Drops["no_frontend"]; got != 0 {
-		t.Errorf("tracing counted %d drops", got)
+		t.Errorf("tracing increased the drop counter by %d", got)
 	}
 }

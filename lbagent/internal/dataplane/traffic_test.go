@@ -104,7 +104,7 @@ func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not after %s: %s", patience, what)
+			t.Fatalf("timeout after %s: %s", patience, what)
 		}
 	}
 }
@@ -145,10 +145,10 @@ func connectBy(t testing.TB, dialer *net.Dialer, to netip.AddrPort) *session {
 		_, err = fmt.Sscanf(line, "%s %s", &s.pod, &client)
 	}
 	if err != nil {
-		t.Fatalf("greeting of %s: %q, %v", to, line, err)
+		t.Fatalf("read the greeting of %s: %q, %v", to, line, err)
 	}
 	if client != s.LocalAddr().String() {
-		t.Fatalf("pod %s sees client %s, want %s", s.pod, client, s.LocalAddr())
+		t.Fatalf("client address at pod %s = %s, want %s", s.pod, client, s.LocalAddr())
 	}
 	return s
 }
@@ -189,7 +189,7 @@ func (s *session) exchange(download, upload int) error {
 		return fmt.Errorf("upload: %w", err)
 	}
 	if !bytes.Equal(sent, got) {
-		return errors.New("upload: echo differs")
+		return errors.New("upload: the echoed data differs")
 	}
 	return nil
 }
@@ -230,10 +230,10 @@ func askAgain(conn net.Conn, size int) (string, error) {
 	line, body, _ := bytes.Cut(answer[:n], []byte("\n"))
 	var pod, client string
 	if _, err := fmt.Sscanf(string(line), "%s %s", &pod, &client); err != nil {
-		return "", fmt.Errorf("answer %q: %w", line, err)
+		return "", fmt.Errorf("reply %q: %w", line, err)
 	}
 	if client != conn.LocalAddr().String() || !bytes.Equal(body, message) {
-		return "", fmt.Errorf("pod %s sees client %s, want %s; echo equal: %v", pod, client, conn.LocalAddr(), bytes.Equal(body, message))
+		return "", fmt.Errorf("client address at pod %s = %s, want %s; echo equal: %v", pod, client, conn.LocalAddr(), bytes.Equal(body, message))
 	}
 	return pod, nil
 }

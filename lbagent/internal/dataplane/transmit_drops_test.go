@@ -133,7 +133,7 @@ func TestTransmitDrops(t *testing.T) {
 	check := func(step string, want uint64) {
 		t.Helper()
 		if transmit, redirect := w.send(t, frames); transmit != 0 || redirect != want {
-			t.Errorf("%s: lost %d sent back and %d redirected, want 0 and %d", step, transmit, redirect, want)
+			t.Errorf("%s: %d XDP_TX drops and %d redirect drops, want 0 and %d", step, transmit, redirect, want)
 		}
 	}
 	run(t, "ip", "link", "set", "second", "down")
@@ -148,12 +148,12 @@ func TestTransmitDrops(t *testing.T) {
 	const most = frames - ring/2
 	transmit, filling := w.send(t, frames)
 	if transmit != 0 || filling < frames-ring || filling > most {
-		t.Errorf("a ring fills: lost %d sent back and %d redirected, want 0 and %d to %d", transmit, filling, frames-ring, most)
+		t.Errorf("with a full ring: %d XDP_TX drops and %d redirect drops, want 0 and %d to %d", transmit, filling, frames-ring, most)
 	}
 	check("a full ring", frames)
 	want := []UplinkTransmitDrops{{Interface: "first"}, {Interface: "second", Redirect: 4*frames + filling}}
 	if lost, err := w.TransmitDrops(); err != nil || !slices.Equal(lost, want) {
-		t.Errorf("drops %+v, %v, want %+v", lost, err, want)
+		t.Errorf("TransmitDrops = %+v, %v, want %+v", lost, err, want)
 	}
 	next := openDataplane(t, config)
 	if err := next.Attach([]Uplink{w.first, w.second}); err != nil {
@@ -169,7 +169,7 @@ func TestTransmitDrops(t *testing.T) {
 	})
 	entries, err := os.ReadDir(filepath.Join(config.PinRoot, transmitDropsDirectory))
 	if err != nil || len(entries) != 4 {
-		t.Errorf("pins %v, %v, want 4", entries, err)
+		t.Errorf("pins = %v, %v, want 4", entries, err)
 	}
 }
 
@@ -211,7 +211,7 @@ func TestTransmitDropsOfOthers(t *testing.T) {
 			}
 			after := counted(t, &node{dataplane: w.Dataplane})
 			if got := after.Drops["xdp_tx"] - before.Drops["xdp_tx"]; got != test.want {
-				t.Errorf("counted %d, want %d", got, test.want)
+				t.Errorf("counter increased by %d, want %d", got, test.want)
 			}
 		})
 	}

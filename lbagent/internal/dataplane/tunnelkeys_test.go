@@ -43,7 +43,7 @@ func TestExpandKey(t *testing.T) {
 	// hexkey:0102030000… -kdfopt "info:millrace tunnel tag 1" HKDF; words are little-endian.
 	const want = "49724c9a98c552a2 60d7f09e59b63f33 acc353ca39a01f14"
 	if got != want {
-		t.Errorf("the words are %s, want %s", got, want)
+		t.Errorf("words = %s, want %s", got, want)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestSetTunnelKeys(t *testing.T) {
 			t.Errorf("%s: flags %#x, required %v", step, policy.Flags, keys.Required)
 		}
 		if got := self.Flags / uint32(bpf.DatapathSelfFlagSELF_KEY); got != uint32(keys.Sending) {
-			t.Errorf("%s: tags with key %d, want %d", step, got, keys.Sending)
+			t.Errorf("%s: sends with key %d, want %d", step, got, keys.Sending)
 		}
 		want := map[uint8]bpf.DatapathTunnelKey{}
 		for _, key := range keys.Accepted {
@@ -81,7 +81,7 @@ func TestSetTunnelKeys(t *testing.T) {
 				t.Fatal(err)
 			}
 			if words != want[number] {
-				t.Errorf("%s: key %d has %x, want %x", step, number, words.Start, want[number].Start)
+				t.Errorf("%s: key %d = %x, want %x", step, number, words.Start, want[number].Start)
 			}
 			_, accepted := want[number]
 			if got := policy.Flags&(uint32(bpf.DatapathTunnelPolicyFlagPOLICY_KEY)<<number) != 0; number > 0 && got != accepted {
@@ -89,7 +89,7 @@ func TestSetTunnelKeys(t *testing.T) {
 			}
 		}
 		if got := d.TunnelKeys(); !reflect.DeepEqual(got, keys) {
-			t.Errorf("%s: the keys are %v, want %v", step, got, keys)
+			t.Errorf("%s: TunnelKeys = %v, want %v", step, got, keys)
 		}
 		if self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) != d.self.Flags&uint32(bpf.DatapathSelfFlagSELF_NO_TRANSMIT) {
 			t.Errorf("%s: other flags changed: %#x", step, self.Flags)
@@ -105,7 +105,7 @@ func TestSetTunnelKeys(t *testing.T) {
 	}
 	last := tunnelKeys(true, 3, 3, 4)
 	if err := d.SetTunnelKeys(tunnelKeys(true, 2, 1)); err == nil {
-		t.Error("no error of keys that do not fit together")
+		t.Error("no error for an inconsistent key ring")
 	}
 	check("after a failure", last)
 	if err := d.Close(); err != nil {

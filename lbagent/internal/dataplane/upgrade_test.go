@@ -49,7 +49,7 @@ func startLoad(t *testing.T, to ...netip.AddrPort) *load {
 				defer conn.Close()
 				for !l.stop.Load() {
 					if _, err := askAgain(conn, 100); err != nil {
-						t.Errorf("a packet to %s was lost: %v", to, err)
+						t.Errorf("packet to %s was lost: %v", to, err)
 						return
 					}
 					l.answered.Add(1)
@@ -65,7 +65,7 @@ func (l *load) await(t *testing.T, answers int64) {
 	goal := l.answered.Load() + answers
 	for deadline := time.Now().Add(2 * patience); l.answered.Load() < goal; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) || t.Failed() {
-			t.Fatalf("%d answers are missing", goal-l.answered.Load())
+			t.Fatalf("%d replies are missing", goal-l.answered.Load())
 		}
 	}
 }
@@ -111,7 +111,7 @@ func testUpgrade(t *testing.T, clsact bool) {
 		}
 		after, err := node2.dataplane.Dump()
 		if err != nil || !reflect.DeepEqual(before, after) {
-			t.Errorf("%s: state %+v, %v; before it was %+v", step.name, after, err, before)
+			t.Errorf("%s: state %+v, %v; previously %+v", step.name, after, err, before)
 		}
 		running.await(t, 200)
 		// Connections opened before the programs are replaced must survive, too.
@@ -175,11 +175,11 @@ func TestRebuild(t *testing.T) {
 	changeSchema(t, node2.cfg.PinRoot, func(content []byte) { content[0]++ })
 	n.reopen(t, node2, node2.cfg)
 	if got := node2.dataplane.Adoption(); got.Kind != Rebuilt || got.Reason == "" {
-		t.Errorf("%+v, want %s with a reason", got, Rebuilt)
+		t.Errorf("adoption = %+v, want %s with a reason", got, Rebuilt)
 	}
 	state, err := node2.dataplane.Dump()
 	if err != nil || !reflect.DeepEqual(state, forwarding.NewState()) {
-		t.Errorf("state %+v, %v; want an empty one", state, err)
+		t.Errorf("state = %+v, %v; want empty", state, err)
 	}
 	// The previous programs use the previous maps until the new ones are attached.
 	running.await(t, 100)
@@ -221,7 +221,7 @@ func TestSeed(t *testing.T) {
 			t.Errorf("%v after %v: %+v, want %s", seed, before, adoption, want)
 		}
 		if pinned, found, err := PinnedSeed(cfg.PinRoot); pinned != seed || !found || err != nil {
-			t.Errorf("%v is pinned: %t, %v; want %v", pinned, found, err, seed)
+			t.Errorf("PinnedSeed = %v, %t, %v; want %v", pinned, found, err, seed)
 		}
 	}
 	seed := flowhash.Seed{31: 1}
@@ -230,7 +230,7 @@ func TestSeed(t *testing.T) {
 		apply(t, node.dataplane, forwarding.Diff(forwarding.NewState(), n.state(node))...)
 		n.attach(t, node, node.uplink)
 		if read, err := Read(node.cfg.PinRoot); err != nil || len(read.Frontends) == 0 {
-			t.Errorf("beside the agent the maps are read as %+v, error %v", read, err)
+			t.Errorf("Read beside a running agent = %+v, error %v", read, err)
 		}
 	}
 	n.openSessions(t, 6)
@@ -240,6 +240,6 @@ func TestSeed(t *testing.T) {
 	reopen(n.nodes[1], seed, Adopted)
 	reopen(n.nodes[1], flowhash.Seed{}, Rebuilt)
 	if seed, found, err := PinnedSeed(filepath.Join(n.nodes[0].cfg.PinRoot, "none")); found || err != nil {
-		t.Errorf("where nothing is pinned is %v, error %v", seed, err)
+		t.Errorf("PinnedSeed without pins = %v, error %v", seed, err)
 	}
 }

@@ -51,7 +51,7 @@ func checkPlaced(t *testing.T, step string, d *Dataplane, uplink Uplink, wantDev
 	t.Helper()
 	xdp, ingress, egress := placed(t, d, uplink.Index)
 	if xdp != wantDevice || ingress != wantDevice || egress != wantEgress {
-		t.Errorf("%s: %s has XDP %v, ingress %v, egress %v; want %v, %v, %v",
+		t.Errorf("%s: %s: XDP %v, ingress %v, egress %v; want %v, %v, %v",
 			step, uplink.Name, xdp, ingress, egress, wantDevice, wantDevice, wantEgress)
 	}
 }
@@ -69,7 +69,7 @@ func TestAttachStacked(t *testing.T) {
 			t.Fatal(err)
 		}
 		if !maps.Equal(got, wantUplinks) {
-			t.Errorf("%s: map uplinks %+v, want %+v", step, got, wantUplinks)
+			t.Errorf("%s: map uplinks = %+v, want %+v", step, got, wantUplinks)
 		}
 	}
 	use := func(uplinks ...Uplink) {
@@ -97,11 +97,11 @@ func TestAttachStacked(t *testing.T) {
 	check("on a device", bond)
 	for _, a := range d.Attachments() {
 		if a.Mode != attach.Native || a.Device != device.Index || a.DeviceName != "device" {
-			t.Errorf("attachment %+v, want native on the device", a)
+			t.Errorf("attachment = %+v, want native mode on the device", a)
 		}
 	}
 	if got := d.self.UplinkMac; got[3] == 0 || got[4] != 0 {
-		t.Errorf("addresses %x, want those of both uplinks, the device and its member", got)
+		t.Errorf("addresses = %x, want those of both uplinks, the device and its member", got)
 	}
 
 	use(first)
@@ -110,7 +110,7 @@ func TestAttachStacked(t *testing.T) {
 	check("one left", bond)
 	run(t, "ip", "tuntap", "delete", "second", "mode", "tap")
 	if err := d.Attach([]Uplink{first, second}); err == nil {
-		t.Error("no error without an uplink")
+		t.Error("no error although no uplink can be attached")
 	}
 	checkPlaced(t, "one gone", d, first, false, true)
 	checkPlaced(t, "one gone", d, device, true, false)
@@ -166,7 +166,7 @@ func testUplinkChanges(t *testing.T, clsact bool) {
 		n.attach(t, node, uplinks...)
 		running.await(t, 50)
 		if got := node.dataplane.Attachments(); len(got) != len(uplinks) {
-			t.Errorf("%s: attachments %+v, want %d", step.name, got, len(uplinks))
+			t.Errorf("%s: attachments = %+v, want %d", step.name, got, len(uplinks))
 		}
 		if pins := linkPins(t, node.dataplane); pins != 3*len(uplinks) {
 			t.Errorf("%s: %d pinned links, want %d", step.name, pins, 3*len(uplinks))

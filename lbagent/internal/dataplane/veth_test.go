@@ -141,11 +141,11 @@ func TestVethTransmit(t *testing.T) {
 			})
 			if wire.arrived != test.arrived || got.Drops["xdp_tx"] != uint64(test.lost) ||
 				got.Events["passed_to_kernel"] != uint64(test.handed) {
-				t.Errorf("%d frames arrived, %d were lost, %d handed to the kernel; want %d, %d, %d", wire.arrived,
+				t.Errorf("%d frames received, %d lost, %d passed to the kernel; want %d, %d, %d", wire.arrived,
 					got.Drops["xdp_tx"], got.Events["passed_to_kernel"], test.arrived, test.lost, test.handed)
 			}
 			if want := (UplinkTransmitDrops{Interface: "near", Transmit: uint64(test.lost)}); len(got.TransmitDrops) != 1 || got.TransmitDrops[0] != want {
-				t.Errorf("drops %+v, want %+v", got.TransmitDrops, want)
+				t.Errorf("TransmitDrops = %+v, want %+v", got.TransmitDrops, want)
 			}
 		})
 	}
@@ -174,7 +174,7 @@ func TestVethRedirect(t *testing.T) {
 			if test.asked {
 				config.TakesRedirects = netdev.TakesRedirects
 				if _, err := netlink.GenlFamilyGet("netdev"); errors.Is(err, unix.ENOENT) && test.handed > 0 {
-					t.Skip("this kernel does not tell: it is older than 6.3")
+					t.Skip("this kernel, older than 6.3, does not report XDP features")
 				}
 			}
 			// The kernel needs this to route to the other node.
@@ -186,7 +186,7 @@ func TestVethRedirect(t *testing.T) {
 			w := newTransmitFixtureOn(t, config, newTap(t, "first"), uplink)
 			wire := openWire(t, far)
 			if transmit, redirect := w.send(t, frames); transmit != 0 || redirect != uint64(test.lost) {
-				t.Errorf("lost %d sent back and %d redirected, want 0 and %d", transmit, redirect, test.lost)
+				t.Errorf("%d XDP_TX drops and %d redirect drops, want 0 and %d", transmit, redirect, test.lost)
 			}
 			await(t, "the other frames arrived", func() bool {
 				wire.receive()
@@ -194,11 +194,11 @@ func TestVethRedirect(t *testing.T) {
 			})
 			if handed := counters(t, &node{dataplane: w.Dataplane}).Events["passed_to_kernel"]; wire.arrived != frames-test.lost ||
 				handed != uint64(test.handed) {
-				t.Errorf("%d frames arrived, %d by the kernel, want %d and %d", wire.arrived, handed, frames-test.lost, test.handed)
+				t.Errorf("%d frames received, %d from the kernel, want %d and %d", wire.arrived, handed, frames-test.lost, test.handed)
 			}
 			for _, a := range w.Attachments() {
 				if want := test.handed > 0 && a.Interface == "near"; a.NoRedirects != want {
-					t.Errorf("%s takes no redirects: %t, want %t", a.Interface, a.NoRedirects, want)
+					t.Errorf("%s: NoRedirects = %t, want %t", a.Interface, a.NoRedirects, want)
 				}
 			}
 		})

@@ -53,14 +53,14 @@ func TestTagOffload(t *testing.T) {
 	check := func(step string, wantCard, wantOther [2]bool, wantVLANs map[bpf.DatapathVlanKey]uint32) {
 		t.Helper()
 		if got := [2][2]bool{takesTags(t, "card"), takesTags(t, "other")}; got != [2][2]bool{wantCard, wantOther} {
-			t.Errorf("%s: tags taken off %v, want %v and %v", step, got, wantCard, wantOther)
+			t.Errorf("%s: VLAN offload = %v, want %v and %v", step, got, wantCard, wantOther)
 		}
 		got := map[bpf.DatapathVlanKey]uint32{}
 		if err := readMap(d.maps.Vlans, func(key bpf.DatapathVlanKey, uplink uint32) { got[key] = uplink }); err != nil {
 			t.Fatal(err)
 		}
 		if !maps.Equal(got, wantVLANs) {
-			t.Errorf("%s: map vlans %v, want %v", step, got, wantVLANs)
+			t.Errorf("%s: map vlans = %v, want %v", step, got, wantVLANs)
 		}
 	}
 	use := func(uplinks ...Uplink) {
@@ -97,7 +97,7 @@ func TestTagOffload(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := takesTags(t, "card"); got != on {
-		t.Errorf("removed tags %v, want both", got)
+		t.Errorf("VLAN offload = %v, want both", got)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestTagsBeside(t *testing.T) {
 				got = beside.Error()
 			}
 			if got != test.beside || d.self.Flags != test.flags {
-				t.Errorf("tags beside %q, flags %#x; want %q, %#x", got, d.self.Flags, test.beside, test.flags)
+				t.Errorf("TagsBeside = %q, flags %#x; want %q, %#x", got, d.self.Flags, test.beside, test.flags)
 			}
 			if err := d.Attach(nil); err != nil {
 				t.Fatal(err)

@@ -75,7 +75,7 @@ func checkPods(t *testing.T, sessions []*session, pods ...string) {
 	t.Helper()
 	for _, s := range sessions {
 		if !strings.Contains(strings.Join(pods, " "), s.pod) {
-			t.Errorf("a connection went to %s, want %v", s.pod, pods)
+			t.Errorf("a connection reached %s, want one of %v", s.pod, pods)
 		}
 	}
 }
@@ -87,7 +87,7 @@ func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 	east := n.openSessions(t, 20)
 	checkPods(t, east, "pod1")
 	if asked := n.events(t, "lookup_other_zone"); asked != 0 {
-		t.Errorf("%d packets went to the other zone without changes", asked)
+		t.Errorf("%d packets were forwarded to the other zone without changes", asked)
 	}
 	// To a node without pods, to the other zone's primary, to the owner.
 	for _, to := range []int{3, 1, 0} {
@@ -96,11 +96,11 @@ func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 		asked := n.events(t, "lookup_other_zone")
 		exchangeAll(t, east)
 		if again := n.events(t, "lookup_other_zone"); again != asked {
-			t.Errorf("by node%d: the other zone was queried %d times more, want overrides alone", to+1, again-asked)
+			t.Errorf("through node%d: the other zone was queried %d more times, want overrides used", to+1, again-asked)
 		}
 	}
 	if learned := n.events(t, "override_added"); learned < 40 || learned > 80 {
-		t.Errorf("%d overrides learned for 20 connections by two nodes of the other zone", learned)
+		t.Errorf("two nodes of the other zone added %d overrides for 20 connections", learned)
 	}
 	n.routeVIP(t, n.nodes[5])
 	west := n.openSessions(t, 20)
@@ -140,7 +140,7 @@ func TestLostStateInZones(t *testing.T) {
 	}
 	returned, asked := n.events(t, "lookup_returned"), n.events(t, "lookup_other_zone")
 	if returned != asked {
-		t.Errorf("%d packets came back of %d that were looked up in the other zone", returned, asked)
+		t.Errorf("%d packets were returned, but %d were looked up in the other zone", returned, asked)
 	}
 	n.checkNothingDropped(t)
 }
@@ -153,7 +153,7 @@ func TestDatagramsInZones(t *testing.T) {
 	ask := func(want string) {
 		t.Helper()
 		if pod, err := askAgain(conn, 100); err != nil || !strings.Contains(want, pod) {
-			t.Errorf("went to %s, %v; want %s", pod, err, want)
+			t.Errorf("packet reached %s, error %v; want %s", pod, err, want)
 		}
 	}
 	ask("pod1")

@@ -51,14 +51,14 @@ func TestBloom(t *testing.T) {
 			for j, other := range prefixes[i:] {
 				address := drawInside(t, other, "inside")
 				if !bloomHas(filter, address) {
-					t.Errorf("with %v: %v is missing", prefixes[i:][j], address)
+					t.Errorf("with %v: %v is not in the filter", prefixes[i:][j], address)
 				}
 			}
 			filter.Remove(prefix)
 		}
 		for i := range forwarding.BloomWords {
 			if filter.Word(i) != 0 || filter.PartWord(i) != 0 {
-				t.Fatalf("word %d is %x, and %x of parts, when all are removed",
+				t.Fatalf("word %d = %x, part word %x after the removal of all prefixes",
 					i, filter.Word(i), filter.PartWord(i))
 			}
 		}
@@ -83,7 +83,7 @@ func TestBloomSetsFewBits(t *testing.T) {
 			parts += bits.OnesCount64(filter.PartWord(i))
 		}
 		if networks != want.networks || parts != want.parts {
-			t.Errorf("%s sets %d bits, and %d of parts, want %+v", text, networks, parts, want)
+			t.Errorf("%s sets %d network bits and %d part bits, want %+v", text, networks, parts, want)
 		}
 	}
 }
@@ -106,7 +106,7 @@ func TestBloomDistinguishesHosts(t *testing.T) {
 		filter := &forwarding.Bloom{}
 		filter.Add(netip.MustParsePrefix(test.pool))
 		if got := bloomHas(filter, netip.MustParseAddr(test.host)); got != test.want {
-			t.Errorf("beside %s: %s in the filter: %v, want %v",
+			t.Errorf("%s added: %s in the filter: %v, want %v",
 				test.pool, test.host, got, test.want)
 		}
 	}

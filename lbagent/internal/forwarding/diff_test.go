@@ -150,10 +150,10 @@ func TestDiffResultEqualsWant(t *testing.T) {
 		have, want := genState(t), genState(t)
 		before := have.Clone()
 		if got := Apply(have, Diff(have, want)); !reflect.DeepEqual(got, want) {
-			t.Fatalf("the operations lead to\n%+v\nwant\n%+v", got, want)
+			t.Fatalf("Apply(Diff) =\n%+v\nwant\n%+v", got, want)
 		}
 		if !reflect.DeepEqual(have, before) {
-			t.Fatal("Apply has changed the state that it began with")
+			t.Fatal("Apply modified its input state")
 		}
 	})
 }
@@ -177,7 +177,7 @@ func TestFill(t *testing.T) {
 		for i, op := range Diff(state, want) {
 			next := Apply(state, []Op{op})
 			if before, after := *state.Usage(), *next.Usage(); before != after && !ChangesUsage(op) {
-				t.Fatalf("operation %d, %T, fills nothing, and leads from %+v to %+v", i, op, before, after)
+				t.Fatalf("operation %d, %T: ChangesUsage is false, but usage changed from %+v to %+v", i, op, before, after)
 			}
 			state = next
 		}
@@ -187,7 +187,7 @@ func TestFill(t *testing.T) {
 			EndpointTables: len(want.EndpointTables), NodeTables: len(want.NodeTables), SourceRangesIPv4: len(want.SourceRanges),
 		}
 		if fill != lengths {
-			t.Fatalf("filled by %+v, want %+v", fill, lengths)
+			t.Fatalf("usage = %+v, want %+v", fill, lengths)
 		}
 	})
 }
@@ -199,7 +199,7 @@ func TestDiffResumes(t *testing.T) {
 		done := rapid.IntRange(0, len(ops)).Draw(t, "done")
 		rest := Diff(Apply(have, ops[:done]), want)
 		if !reflect.DeepEqual(rest, append([]Op(nil), ops[done:]...)) {
-			t.Fatalf("after %d of %d operations %d are left", done, len(ops), len(rest))
+			t.Fatalf("after %d of %d operations, Diff returned %d", done, len(ops), len(rest))
 		}
 	})
 }
@@ -216,7 +216,7 @@ func TestDiffOfEqualStatesIsEmpty(t *testing.T) {
 			same.EndpointTables[slot] = &copied
 		}
 		if ops := Diff(have, same); len(ops) != 0 {
-			t.Fatalf("%d operations between equal states, the first is %#v", len(ops), ops[0])
+			t.Fatalf("%d operations between equal states, first: %#v", len(ops), ops[0])
 		}
 	})
 }
@@ -227,28 +227,28 @@ func TestSplitPartsAtTheFirstRemoval(t *testing.T) {
 		ops := Diff(have, want)
 		additions, removals := Split(ops)
 		if joined := slices.Concat(additions, removals); !reflect.DeepEqual(joined, ops) && len(ops) > 0 {
-			t.Fatal("the parts do not add up to the whole in order")
+			t.Fatal("additions and removals do not concatenate to all operations")
 		}
 		state := Apply(have, additions)
 		for key := range have.Frontends {
 			if _, found := state.Frontends[key]; !found {
-				t.Fatalf("additions have removed %s", key)
+				t.Fatalf("the additions remove %s", key)
 			}
 		}
 		for key, frontend := range want.Frontends {
 			before, none := have.Frontends[key], [Zones]NodeTableSlot{}
 			stays := before.ID == frontend.ID && before.Table == frontend.Table
 			if after := state.Frontends[key]; stays && frontend.Zones == none && after.Zones != before.Zones {
-				t.Fatalf("additions have taken the zones %v from %s, it has %v", before.Zones, key, after.Zones)
+				t.Fatalf("the additions replace the zones %v of %s by %v", before.Zones, key, after.Zones)
 			}
 		}
 		for address := range have.VIPs {
 			if _, found := state.VIPs[address]; !found {
-				t.Fatalf("additions have removed %s", address)
+				t.Fatalf("the additions remove %s", address)
 			}
 		}
 		if len(Diff(want, Apply(state, removals))) != 0 {
-			t.Fatal("additions, then removals, do not lead to want")
+			t.Fatal("additions followed by removals do not produce the wanted state")
 		}
 	})
 }
@@ -272,11 +272,11 @@ func TestOnlyChangedRowsAreWritten(t *testing.T) {
 		Rows: []Row{{Primary: 2}, {Primary: 1, Chain: [ChainLength]NodeID{3}}, {Primary: 2}},
 	}
 	if !reflect.DeepEqual(ops[0], changed) {
-		t.Errorf("changed table: %+v, want %+v", ops[0], changed)
+		t.Errorf("changed table = %+v, want %+v", ops[0], changed)
 	}
 	// The content of an unused slot is unknown, so that all rows are written.
 	if rows := ops[1].(PutRows); rows.Slot != 6 || len(rows.Changed) != Rows || !slices.Equal(rows.Rows, *old) || rows.Whole != old {
-		t.Errorf("new table: slot %d with %d rows, want slot 6 with all", rows.Slot, len(rows.Changed))
+		t.Errorf("new table: slot %d with %d rows, want slot 6 with all rows", rows.Slot, len(rows.Changed))
 	}
 }
 
@@ -302,14 +302,14 @@ func TestOrderOfKinds(t *testing.T) {
 		"forwarding.PutEndpointTable", "forwarding.PutRows", "forwarding.PutSourceRange", "forwarding.PutFrontend",
 	}
 	if got := kinds(Diff(NewState(), full)); !slices.Equal(got, added) {
-		t.Errorf("adding: %v, want %v", got, added)
+		t.Errorf("additions = %v, want %v", got, added)
 	}
 	removed := []string{
 		"forwarding.SetSelf", "forwarding.DeleteFrontend", "forwarding.DeleteVIP", "forwarding.DeleteSourceRange", "forwarding.ClearTable",
 		"forwarding.ClearEndpointTable", "forwarding.DeleteEndpoint", "forwarding.DeleteNode",
 	}
 	if got := kinds(Diff(full, NewState())); !slices.Equal(got, removed) {
-		t.Errorf("removing: %v, want %v", got, removed)
+		t.Errorf("removals = %v, want %v", got, removed)
 	}
 }
 
@@ -334,7 +334,7 @@ func TestZonesAreRemovedLast(t *testing.T) {
 	want.Frontends[key] = Frontend{ID: 1}
 	delete(want.NodeTables, 1)
 	if ops := Diff(have, want); !reflect.DeepEqual(ops[0], PutFrontend{Key: key, Frontend: Frontend{ID: 1}}) {
-		t.Errorf("the first operation is %+v", ops[0])
+		t.Errorf("first operation = %+v", ops[0])
 	}
 }
 
@@ -351,11 +351,11 @@ func TestKeysAreOrdered(t *testing.T) {
 		set[key] = true
 	}
 	if got := slices.SortedFunc(maps.Keys(set), FrontendKey.Compare); !slices.Equal(got, sorted) {
-		t.Errorf("order %v, want %v", got, sorted)
+		t.Errorf("order = %v, want %v", got, sorted)
 	}
 	for i, want := range []string{"203.0.113.1:80/TCP", "203.0.113.1:80/UDP", "203.0.113.1:443/TCP", "203.0.113.2:53/UDP", "[2001:db8::1]:53/SCTP"} {
 		if got := sorted[i].String(); got != want {
-			t.Errorf("key is written %s, want %s", got, want)
+			t.Errorf("key formatted as %s, want %s", got, want)
 		}
 	}
 }

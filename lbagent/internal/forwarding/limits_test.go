@@ -21,7 +21,7 @@ func TestCapacityCount(t *testing.T) {
 		{SourceRanges, 3, "3 source ranges of a family"},
 	} {
 		if got := test.capacity.Count(test.number); got != test.want {
-			t.Errorf("%d of capacity %d: %q, want %q", test.number, int(test.capacity), got, test.want)
+			t.Errorf("%d with capacity %d: %q, want %q", test.number, int(test.capacity), got, test.want)
 		}
 	}
 }

@@ -34,16 +34,16 @@ func TestPart(t *testing.T) {
 		"endpoint tables": {len(all.EndpointTables), len(s.EndpointTables)},
 	} {
 		if counts[0] != counts[1] {
-			t.Errorf("the parts name %d %s, of %d", counts[0], name, counts[1])
+			t.Errorf("the parts contain %d %s, want %d", counts[0], name, counts[1])
 		}
 	}
 	if !reflect.DeepEqual(s.only(all), s) {
-		t.Error("the parts are not the State")
+		t.Error("the union of the parts is not the State")
 	}
 	if ops := DiffOf(NewState(), s, s.Part(3, parts)); len(ops) == 0 || slices.ContainsFunc(ops, func(op Op) bool {
 		put, is := op.(PutFrontend)
 		return is && uint32(put.Frontend.ID)%parts != 3
 	}) {
-		t.Errorf("differences of a part: %v", ops)
+		t.Errorf("differences of the part: %v", ops)
 	}
 }

@@ -50,7 +50,7 @@ func TestScheduleWithFailures(t *testing.T) {
 		added := schedule.Add(k.do)
 		removed := schedule.Remove(k.do, always)
 		if failed := len(added.Failed) + len(added.Unclosed) + len(removed.Failed); failed != len(k.refused) {
-			t.Fatalf("%d failures, %d were refused", failed, len(k.refused))
+			t.Fatalf("%d failures, but %d operations were rejected", failed, len(k.refused))
 		}
 		checkShut(t, k, have, want, &added)
 		all := len(added.Done) + len(removed.Done) + len(added.Failed) + len(removed.Failed) + added.Blocked + removed.Blocked
@@ -64,7 +64,7 @@ func TestScheduleWithFailures(t *testing.T) {
 		rest.Add(k.do)
 		rest.Remove(k.do, always)
 		if !reflect.DeepEqual(k.state, want) {
-			t.Fatalf("the second time leads to\n%+v\nwant\n%+v", k.state, want)
+			t.Fatalf("after the second run:\n%+v\nwant\n%+v", k.state, want)
 		}
 	})
 }
@@ -78,7 +78,7 @@ func checkShut(t *rapid.T, k *kernel, have, want *State, added *Outcome) {
 	for key := range Overpermissive(have, want) {
 		ranges := k.state.Frontends[key].Ranges
 		if shut := ranges == want.Frontends[key].Ranges || ranges == NoSources; shut == open[key] {
-			t.Fatalf("%s has the set %d, want %d or the empty set; refused were %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
+			t.Fatalf("%s has source set %d, want %d or the empty set; rejected: %+v", key, ranges, want.Frontends[key].Ranges, k.refused)
 		}
 	}
 }
@@ -116,22 +116,22 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 	spread(want)
 	for key, frontend := range want.Frontends {
 		if !touched[key] && k.state.Frontends[key] != frontend {
-			t.Fatalf("%s is %+v, want %+v; refused were %+v", key, k.state.Frontends[key], frontend, k.refused)
+			t.Fatalf("%s = %+v, want %+v; rejected: %+v", key, k.state.Frontends[key], frontend, k.refused)
 		}
 	}
 	for slot, table := range want.EndpointTables {
 		if !touched[slot] && *k.state.EndpointTables[slot] != *table {
-			t.Fatalf("endpoint table %d is not as wanted", slot)
+			t.Fatalf("endpoint table %d differs from the wanted table", slot)
 		}
 	}
 	for slot, table := range want.NodeTables {
 		if !touched[slot] && !k.state.NodeTables[slot].Equal(table) {
-			t.Fatalf("table %d is not as wanted", slot)
+			t.Fatalf("table %d differs from the wanted table", slot)
 		}
 	}
 	for id, node := range want.Nodes {
 		if !touched[id] && k.state.Nodes[id] != node {
-			t.Fatalf("node %d is %+v, want %+v", id, k.state.Nodes[id], node)
+			t.Fatalf("node %d = %+v, want %+v", id, k.state.Nodes[id], node)
 		}
 	}
 	// A removed frontend retains the objects it refers to until its removal.
@@ -140,7 +140,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			continue
 		}
 		if _, left := k.state.Frontends[key]; left {
-			t.Fatalf("%s is not removed; refused were %+v", key, k.refused)
+			t.Fatalf("%s was not removed; rejected: %+v", key, k.refused)
 		}
 	}
 	for vip := range have.VIPs {
@@ -151,7 +151,7 @@ func compareIndependent(t *rapid.T, k *kernel, have, want *State) {
 			inUse = inUse || key.VIP == vip && touched[key]
 		}
 		if !wanted && !inUse && left {
-			t.Fatalf("VIP %s is not removed; refused were %+v", vip, k.refused)
+			t.Fatalf("VIP %s was not removed; rejected: %+v", vip, k.refused)
 		}
 	}
 }
@@ -170,17 +170,17 @@ func TestScheduleRemovesWhatIsDue(t *testing.T) {
 		first := schedule.Remove(k.do, func(op Op) bool { return due[op] })
 		second := schedule.Remove(k.do, always)
 		if first.Err() != nil || second.Blocked > 0 || len(first.Done)+len(second.Done) != len(schedule.Removals()) {
-			t.Fatalf("%d and %d of %d removals are done, %d held", len(first.Done), len(second.Done), len(due), second.Blocked)
+			t.Fatalf("%d and %d of %d removals were executed, %d blocked", len(first.Done), len(second.Done), len(due), second.Blocked)
 		}
 		if !reflect.DeepEqual(k.state, want) {
-			t.Fatalf("the removals lead to\n%+v\nwant\n%+v", k.state, want)
+			t.Fatalf("after the removals:\n%+v\nwant\n%+v", k.state, want)
 		}
 	})
 }
 
 func TestOutcomeErr(t *testing.T) {
 	if err := (&Outcome{Blocked: 3}).Err(); err != nil {
-		t.Errorf("error %v though nothing failed", err)
+		t.Errorf("error %v although no operation failed", err)
 	}
 	many := &Outcome{Blocked: 3}
 	for range 7 {
@@ -244,10 +244,10 @@ func TestScheduleForwards(t *testing.T) {
 		schedule.Add(do)
 		schedule.Remove(do, always)
 		if got := schedule.Forwards(); got != test.forwards {
-			t.Errorf("%s: forwards is %t, want %t", name, got, test.forwards)
+			t.Errorf("%s: Forwards = %t, want %t", name, got, test.forwards)
 		}
 	}
 	if NewSchedule(NewState(), full).Forwards() {
-		t.Error("forwards before anything is done")
+		t.Error("Forwards is true before any operation was executed")
 	}
 }

@@ -21,7 +21,7 @@ func TestNodeTableSlot(t *testing.T) {
 		{NodeTableSlotAt(3*Rows+5*MinRows, MinRows), 3*Rows + 5*MinRows, MinRows, 3, 3, "3.5 (128 rows)"},
 	} {
 		if s := test.slot; s.First() != test.first || s.Rows() != test.rows || s.Block() != test.block || s.String() != test.text {
-			t.Errorf("%s: from row %d on, %d rows, block %d; want %+v", s, s.First(), s.Rows(), s.Block(), test)
+			t.Errorf("%s: first row %d, %d rows, block %d; want %+v", s, s.First(), s.Rows(), s.Block(), test)
 		}
 		if !test.slot.IsWithin(test.end) || test.slot.IsWithin(test.end-1) {
 			t.Errorf("%s does not end in block %d", test.slot, test.end)
@@ -32,7 +32,7 @@ func TestNodeTableSlot(t *testing.T) {
 		"too small": 1 | 0xf0<<slotSize, "at an odd place": 2 | 1<<slotPart, "beyond the parts": 2 | 0x20<<slotPart,
 	} {
 		if slot.IsWithin(MaxNodeTableBlock) {
-			t.Errorf("%s, %#x, is a slot", name, uint32(slot))
+			t.Errorf("%s: %#x is a valid slot", name, uint32(slot))
 		}
 	}
 }
@@ -44,11 +44,11 @@ func TestNodeTableSlotEncoding(t *testing.T) {
 		first := uint32(rapid.IntRange(Rows/unit, MaxNodeTableBlock*Rows/unit).Draw(t, "place") * unit)
 		slot := NodeTableSlotAt(first, rows)
 		if slot.First() != first || slot.Rows() != rows {
-			t.Fatalf("%s of %d rows from %d on has %d from %d on", slot, rows, first, slot.Rows(), slot.First())
+			t.Fatalf("%s with %d rows from row %d: got %d rows from row %d", slot, rows, first, slot.Rows(), slot.First())
 		}
 		row := uint32(rapid.IntRange(0, rows-1).Draw(t, "row"))
 		if got := slot.Row(row * uint32(1<<32/uint64(rows))); got != row {
-			t.Fatalf("%s: the first hash of row %d picks row %d", slot, row, got)
+			t.Fatalf("%s: the lowest hash of row %d selects row %d", slot, row, got)
 		}
 	})
 }

@@ -42,7 +42,7 @@ func TestExceeding(t *testing.T) {
 		"goes":                      {all, NewState(), false},
 	} {
 		if _, exceeds := Overpermissive(test.have, test.want)[key]; exceeds != test.exceeds {
-			t.Errorf("%s: exceeds is %t, want %t", name, exceeds, test.exceeds)
+			t.Errorf("%s: Overpermissive = %t, want %t", name, exceeds, test.exceeds)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func TestTunnelKeyHidesItsSecret(t *testing.T) {
 	for _, form := range []string{"%v", "%+v", "%#v", "%s"} {
 		if got := fmt.Sprintf(form, forwarding.TunnelKeys{Accepted: []forwarding.TunnelKey{secret}}); strings.Contains(got, "213") ||
 			strings.Contains(got, "0xd5") {
-			t.Errorf("%s shows the secret: %s", form, got)
+			t.Errorf("%s exposes the secret: %s", form, got)
 		}
 	}
 }

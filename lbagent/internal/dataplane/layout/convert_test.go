@@ -52,7 +52,7 @@ func TestConvertKeepsFields(t *testing.T) {
 		}
 		got, err := converter.Value(value)
 		if err != nil || len(got) != int(to.Size) {
-			t.Fatalf("%v, %v; want %d bytes", got, err, to.Size)
+			t.Fatalf("Convert = %v, %v; want %d bytes", got, err, to.Size)
 		}
 		for _, field := range to.Fields {
 			want := uint64(0)
@@ -83,7 +83,7 @@ func TestConvertNested(t *testing.T) {
 		t.Errorf("%v, %v; want %v", got, err, want)
 	}
 	if _, err := NewConverter(Map{Value: to}, Map{Value: from}); err == nil {
-		t.Error("elements are lost without an error")
+		t.Error("no error although elements would be lost")
 	}
 }
 
@@ -97,7 +97,7 @@ func TestConvertRefuses(t *testing.T) {
 		"field of a field": {{Size: 4, Fields: []Field{{Name: "a", Type: number}}}, {Size: 4, Fields: []Field{{Name: "a", Type: network}}}},
 	} {
 		if _, err := NewConverter(Map{Key: types[0]}, Map{Key: types[1]}); err == nil {
-			t.Errorf("%s is converted", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 	converter, err := NewConverter(Map{Key: Type{Size: 2}}, Map{Key: Type{Size: 1}})

@@ -104,7 +104,7 @@ func TestAttach(t *testing.T) {
 				t.Fatalf("%s: filters %v, want %v", step, names, want)
 			}
 			if at := slices.Index(names, "ours"); at >= 0 && ids[at] != programID(t, current) {
-				t.Errorf("%s: the program is not the one given", step)
+				t.Errorf("%s: the filter does not run the given program", step)
 			}
 		}
 		first, second := newProgram(t), newProgram(t)
@@ -128,21 +128,21 @@ func TestAttach(t *testing.T) {
 		addForeign(t, hook, "ours", 1, 2)
 		attach(first)
 		if attached, err := Attached(hook); err != nil || !attached {
-			t.Errorf("attached: %v, %v", attached, err)
+			t.Errorf("Attached = %v, %v; want true", attached, err)
 		}
 		if err := Detach(hook); err != nil {
 			t.Fatal(err)
 		}
 		if attached, err := Attached(hook); err != nil || attached {
-			t.Errorf("attached after it was detached: %v, %v", attached, err)
+			t.Errorf("Attached after Detach = %v, %v; want false", attached, err)
 		}
 		// A filter with another handle is not ours, regardless of its name.
 		names, _ := programs(t, hook)
 		if want := []string{"ours", "same", "later"}; !slices.Equal(names, want) {
-			t.Errorf("filters %v, want those of others: %v", names, want)
+			t.Errorf("filters %v, want the foreign filters %v", names, want)
 		}
 		if countQdiscs(t, index) != 1 {
-			t.Error("the qdisc with filters of others was removed")
+			t.Error("the qdisc of foreign filters was removed")
 		}
 	}
 }
@@ -160,11 +160,11 @@ func TestQdiscIsRemovedWithLastFilter(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got, want := countQdiscs(t, index), map[bool]int{true: 1}[i < 2]; got != want {
-			t.Errorf("after %d filters were detached: %d qdiscs, want %d", i+1, got, want)
+			t.Errorf("after detaching %d filters: %d qdiscs, want %d", i+1, got, want)
 		}
 	}
 	if err := Detach(Hook{Interface: 4242, Direction: Egress, Name: "gone"}); err != nil {
-		t.Errorf("removed interface: %v", err)
+		t.Errorf("Detach from a removed interface: %v", err)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestAttachRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Attach(hook, program.FD()); err == nil {
-		t.Error("attached below an ingress qdisc")
+		t.Error("no error when attaching below an ingress qdisc")
 	}
 	if err := netlink.QdiscDel(ingress); err != nil {
 		t.Fatal(err)
@@ -192,12 +192,12 @@ func TestAttachRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Attach(hook, program.FD()); err == nil {
-		t.Error("attached at a priority that another kind of filter has")
+		t.Error("no error when the priority is used by a filter of another kind")
 	}
 	if attached, err := Attached(hook); err != nil || attached {
-		t.Errorf("attached: %v, %v", attached, err)
+		t.Errorf("Attached = %v, %v; want false", attached, err)
 	}
 	if err := Attach(Hook{Interface: 4242, Direction: Egress, Name: "gone"}, program.FD()); err == nil {
-		t.Error("attached to an interface that does not exist")
+		t.Error("no error when attaching to a missing interface")
 	}
 }

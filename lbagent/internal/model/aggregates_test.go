@@ -64,7 +64,7 @@ func TestBuildAggregates(t *testing.T) {
 				got = append(got, aggregate.Prefix.String())
 			}
 			if strings.Join(got, " ") != strings.Join(test.want, " ") {
-				t.Errorf("aggregates %v, want %v", got, test.want)
+				t.Errorf("aggregates = %v, want %v", got, test.want)
 			}
 			message := ""
 			for _, problem := range m.Problems {
@@ -73,11 +73,11 @@ func TestBuildAggregates(t *testing.T) {
 				}
 			}
 			if (test.problem == "") != (message == "") || !strings.Contains(message, test.problem) {
-				t.Errorf("problem %q, want %q", message, test.problem)
+				t.Errorf("problem = %q, want %q", message, test.problem)
 			}
 			for i := range m.Frontends {
 				if !m.Frontends[i].Shared {
-					t.Error("a Local frontend of an aggregate is not sent on to nodes with its endpoints")
+					t.Error("the Local frontend of an aggregate is not shared with nodes that have endpoints")
 				}
 			}
 		})
@@ -125,10 +125,10 @@ func TestBuilderSeesOtherKinds(t *testing.T) {
 	alone.Advertisements = localService(nil).Advertisements
 	next, changes := builder.Build(&alone)
 	if next.Frontends[0].Shared || changes == nil || len(changes.VIPs) != 1 {
-		t.Errorf("aggregated no more: shared %t, changes %+v", next.Frontends[0].Shared, changes)
+		t.Errorf("after the aggregate was removed: shared %t, changes %+v", next.Frontends[0].Shared, changes)
 	}
 	if !first.Frontends[0].Shared {
-		t.Error("the former model was changed")
+		t.Error("the previous model was modified")
 	}
 
 	pooled := alone
@@ -137,6 +137,6 @@ func TestBuilderSeesOtherKinds(t *testing.T) {
 		Status: millracev1beta1.VIPPoolStatus{Usable: []string{"203.0.113.0-203.0.113.255"}},
 	}}
 	if next, changes = builder.Build(&pooled); len(next.Pools) == 0 || len(changes.VIPs) != 0 {
-		t.Errorf("new pool %v, changes %+v", next.Pools, changes)
+		t.Errorf("new pools %v, changes %+v", next.Pools, changes)
 	}
 }

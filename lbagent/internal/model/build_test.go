@@ -42,7 +42,7 @@ func TestBuild(t *testing.T) {
 				t.Fatal(err)
 			}
 			if len(archive.Files) != 2 || archive.Files[0].Name != "objects.yaml" || archive.Files[1].Name != "model.txt" {
-				t.Fatalf("%s does not consist of objects.yaml and model.txt", file)
+				t.Fatalf("%s does not contain objects.yaml and model.txt", file)
 			}
 			snapshot := readSnapshot(t, archive.Files[0].Data)
 			got := dump(Build(snapshot))
@@ -58,7 +58,7 @@ func TestBuild(t *testing.T) {
 			for seed := range uint64(20) {
 				shuffle(snapshot, rand.New(rand.NewPCG(seed, 0)))
 				if other := dump(Build(snapshot)); other != got {
-					t.Fatalf("another order of the objects gives\n%s\nnot\n%s", other, got)
+					t.Fatalf("a different order of the objects returns\n%s\nwant\n%s", other, got)
 				}
 			}
 		})
@@ -94,7 +94,7 @@ func readSnapshot(t testing.TB, data []byte) *Snapshot {
 		case "VIPAdvertisement":
 			snapshot.Advertisements = append(snapshot.Advertisements, decode[millracev1beta1.VIPAdvertisement](t, document))
 		default:
-			t.Fatalf("objects.yaml: kind %q is not one that a snapshot has", kind.Kind)
+			t.Fatalf("objects.yaml: unsupported kind %q", kind.Kind)
 		}
 	}
 	return snapshot

@@ -15,10 +15,10 @@ import (
 // checkChanges verifies that all differences between two models are listed in changes.
 func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	if changes.Since != before {
-		t.Fatal("the changes are since another model")
+		t.Fatal("changes are relative to a different model")
 	}
 	if !slices.IsSortedFunc(changes.VIPs, netip.Addr.Compare) {
-		t.Fatalf("not sorted: %v", changes.VIPs)
+		t.Fatalf("VIPs are not sorted: %v", changes.VIPs)
 	}
 	unchanged := func(m *Model) (vips []VIP, frontends []*Frontend) {
 		for _, vip := range m.VIPs {
@@ -36,7 +36,7 @@ func checkChanges(t *rapid.T, changes *Changes, before, m *Model) {
 	vips, frontends := unchanged(m)
 	vipsBefore, frontendsBefore := unchanged(before)
 	if !reflect.DeepEqual(vips, vipsBefore) || !reflect.DeepEqual(frontends, frontendsBefore) {
-		t.Fatalf("beside %v there are changes from\n%s\nto\n%s", changes.VIPs, dump(before), dump(m))
+		t.Fatalf("changes %v do not include the changes from\n%s\nto\n%s", changes.VIPs, dump(before), dump(m))
 	}
 }
 
@@ -46,7 +46,7 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 	addresses := map[netip.Addr]bool{{}: true}
 	for _, node := range m.Nodes {
 		if node.ID < 1 || node.ID > forwarding.MaxNodeID || nodes[node.ID] {
-			t.Fatalf("node %s has the id %d", node.Name, node.ID)
+			t.Fatalf("node %s has invalid id %d", node.Name, node.ID)
 		}
 		nodes[node.ID] = true
 		if !node.IPv4.IsValid() && !node.IPv6.IsValid() {
@@ -54,41 +54,41 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		}
 		for _, address := range []netip.Addr{node.IPv4, node.IPv6} {
 			if addresses[address] && address.IsValid() {
-				t.Fatalf("two nodes have the address %s", address)
+				t.Fatalf("duplicate node address %s", address)
 			}
 			addresses[address] = true
 		}
 	}
 	if m.Self.ID != 0 && !nodes[m.Self.ID] {
-		t.Fatalf("this node, %d, is not among the nodes", m.Self.ID)
+		t.Fatalf("local node %d is not in Nodes", m.Self.ID)
 	}
 	vips := map[netip.Addr]bool{}
 	for _, vip := range m.VIPs {
 		if vips[vip.Address] || vip.Address.Is4In6() || !vip.Address.IsGlobalUnicast() {
-			t.Fatalf("VIP %s", vip.Address)
+			t.Fatalf("invalid or duplicate VIP %s", vip.Address)
 		}
 		vips[vip.Address] = true
 	}
 	for i, frontend := range m.Frontends {
 		if i > 0 && m.Frontends[i-1].Key.Compare(frontend.Key) >= 0 {
-			t.Fatalf("%s comes after %s", frontend.Key, m.Frontends[i-1].Key)
+			t.Fatalf("%s is sorted after %s", frontend.Key, m.Frontends[i-1].Key)
 		}
 		if !vips[frontend.Key.VIP] || frontend.Key.Port == 0 {
-			t.Fatalf("%s is on no VIP or has no port", frontend.Key)
+			t.Fatalf("%s has no VIP in the model, or no port", frontend.Key)
 		}
 		checkEndpoints(t, frontend)
 		checkSources(t, frontend)
 		if frontend.Affinity > 86400 {
-			t.Fatalf("%s has an affinity of %d s", frontend.Key, frontend.Affinity)
+			t.Fatalf("%s has an affinity timeout of %d s", frontend.Key, frontend.Affinity)
 		}
 		if frontend.Shared && !frontend.Local || frontend.OnlyEstablished && len(frontend.Weights) > 0 ||
 			!frontend.OnlyEstablished && len(frontend.Weights) == 0 && len(frontend.Draining) > 0 {
-			t.Fatalf("%s is not what it can be: %+v", frontend.Key, frontend)
+			t.Fatalf("%s is inconsistent: %+v", frontend.Key, frontend)
 		}
 		checkZones(t, m, frontend, len(s.Routes) > 0)
 		for node, weight := range frontend.Weights {
 			if !nodes[node] || weight == 0 {
-				t.Fatalf("%s: node %d has the weight %d", frontend.Key, node, weight)
+				t.Fatalf("%s: node %d has weight %d", frontend.Key, node, weight)
 			}
 		}
 		own := uint32(0)
@@ -96,14 +96,14 @@ func checkModel(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 			own += frontend.Share(i)
 		}
 		if frontend.Weights[m.Self.ID] != own && m.Self.ID != 0 {
-			t.Fatalf("%s: this node has the weight %d with endpoints that weigh %d",
+			t.Fatalf("%s: local weight %d, but the endpoint weights are %d",
 				frontend.Key, frontend.Weights[m.Self.ID], own)
 		}
 	}
 	checkClaims(t, s, m)
 	for _, problem := range m.Problems {
 		if problem.Object.Kind == "" || problem.Reason == "" || problem.Message == "" {
-			t.Fatalf("a Problem lacks a field: %+v", problem)
+			t.Fatalf("Problem with empty fields: %+v", problem)
 		}
 	}
 	_ = dump(m)
@@ -118,18 +118,18 @@ func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Front
 	}
 	zonal := slices.ContainsFunc(frontend.Zones[:], func(weights map[forwarding.NodeID]uint32) bool { return weights != nil })
 	if zonal && frontend.Local {
-		t.Fatalf("%s is Local and has zones", frontend.Key)
+		t.Fatalf("%s is Local, but has zones", frontend.Key)
 	}
 	for zone, weights := range frontend.Zones {
 		if (weights != nil) != (zonal && inhabited[zone]) {
-			t.Fatalf("%s: zone %d has the weights %v, nodes: %t", frontend.Key, zone, weights, inhabited[zone])
+			t.Fatalf("%s: zone %d has weights %v, nodes: %t", frontend.Key, zone, weights, inhabited[zone])
 		}
 		if zonal && inhabited[zone] && len(weights) == 0 && len(frontend.Weights) > 0 {
 			t.Fatalf("%s: zone %d has no endpoints", frontend.Key, zone)
 		}
 		for node, weight := range weights {
 			if weight == 0 || weight > frontend.Weights[node] && !routes || frontend.Weights[node] == 0 {
-				t.Fatalf("%s: zone %d has the weight %d for node %d of %d", frontend.Key, zone, weight, node, frontend.Weights[node])
+				t.Fatalf("%s: zone %d has weight %d for node %d of %d", frontend.Key, zone, weight, node, frontend.Weights[node])
 			}
 		}
 	}
@@ -137,14 +137,14 @@ func checkZones(t interface{ Fatalf(string, ...any) }, m *Model, frontend *Front
 
 func checkSources(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 	if !frontend.Restricted && len(frontend.Sources) > 0 {
-		t.Fatalf("%s admits everybody and has the prefixes %v", frontend.Key, frontend.Sources)
+		t.Fatalf("%s is not restricted, but has source prefixes %v", frontend.Key, frontend.Sources)
 	}
 	for i, prefix := range frontend.Sources {
 		if prefix != prefix.Masked() || prefix.Bits() == 0 || prefix.Addr().Is4() != frontend.Key.VIP.Is4() || prefix.Addr().Is4In6() {
-			t.Fatalf("%s admits %s", frontend.Key, prefix)
+			t.Fatalf("%s has invalid source prefix %s", frontend.Key, prefix)
 		}
 		if i > 0 && (frontend.Sources[i-1].Overlaps(prefix) || frontend.Sources[i-1].Compare(prefix) >= 0) {
-			t.Fatalf("%s: %s comes after %s", frontend.Key, prefix, frontend.Sources[i-1])
+			t.Fatalf("%s: prefix %s is sorted after %s, or overlaps it", frontend.Key, prefix, frontend.Sources[i-1])
 		}
 	}
 }
@@ -153,13 +153,13 @@ func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 	for _, list := range [][]forwarding.Endpoint{frontend.Endpoints, frontend.Draining} {
 		for i, endpoint := range list {
 			if frontend.Key.Protocol == forwarding.ProtocolSCTP && endpoint.Port != frontend.Key.Port {
-				t.Fatalf("%s has the endpoint %v, with another port", frontend.Key, endpoint)
+				t.Fatalf("%s has endpoint %v with a different port", frontend.Key, endpoint)
 			}
 			if endpoint.Address.Is4() != frontend.Key.VIP.Is4() || endpoint.Port == 0 {
-				t.Fatalf("%s has the endpoint %v", frontend.Key, endpoint)
+				t.Fatalf("%s has invalid endpoint %v", frontend.Key, endpoint)
 			}
 			if i > 0 && list[i-1].Compare(endpoint) >= 0 {
-				t.Fatalf("%s: endpoint %v comes after %v", frontend.Key, endpoint, list[i-1])
+				t.Fatalf("%s: endpoint %v is sorted after %v", frontend.Key, endpoint, list[i-1])
 			}
 		}
 	}
@@ -167,7 +167,7 @@ func checkEndpoints(t interface{ Fatalf(string, ...any) }, frontend *Frontend) {
 		t.Fatalf("%s has %d endpoints and %d shares", frontend.Key, len(frontend.Endpoints), len(frontend.Shares))
 	}
 	if slices.Contains(frontend.Shares, 0) || frontend.Refused > 0 && len(frontend.Endpoints) == 0 {
-		t.Fatalf("%s has the shares %v, and refuses %d", frontend.Key, frontend.Shares, frontend.Refused)
+		t.Fatalf("%s has shares %v and refuses %d", frontend.Key, frontend.Shares, frontend.Refused)
 	}
 	for _, endpoint := range frontend.Draining {
 		if slices.Contains(frontend.Endpoints, endpoint) {

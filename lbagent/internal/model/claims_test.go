@@ -21,7 +21,7 @@ func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 				continue
 			}
 			if class := service.Spec.LoadBalancerClass; class != nil && *class != "" && *class != millracev1beta1.Class {
-				t.Fatalf("%s is served on %s, though its class is %s", name, vip.Address, *class)
+				t.Fatalf("%s is served on %s although its class is %s", name, vip.Address, *class)
 			}
 			for i := range service.Spec.Ports {
 				if key, ok := frontendKey(vip.Address, &service.Spec.Ports[i]); ok {
@@ -32,7 +32,7 @@ func checkClaims(t interface{ Fatalf(string, ...any) }, s *Snapshot, m *Model) {
 		for key, names := range wanted {
 			i := slices.IndexFunc(m.Frontends, func(f *Frontend) bool { return f.Key == key })
 			if i < 0 || !slices.Contains(names, m.Frontends[i].Service) {
-				t.Fatalf("%s is a port of %v, and not served for one of them", key, names)
+				t.Fatalf("%s is a port of %v, but is not served for any of them", key, names)
 			}
 		}
 	}

@@ -81,7 +81,7 @@ func TestModelHolds(t *testing.T) {
 		shuffle(s, rand.New(rand.NewPCG(rapid.Uint64().Draw(t, "order"), 0)))
 		other := Build(s)
 		if !reflect.DeepEqual(m, other) {
-			t.Fatalf("another order of the objects gives\n%s\nnot\n%s", dump(other), dump(m))
+			t.Fatalf("a different order of the objects returns\n%s\nwant\n%s", dump(other), dump(m))
 		}
 	})
 }
@@ -95,7 +95,7 @@ func TestIncrementalBuild(t *testing.T) {
 		for range rapid.IntRange(1, 5).Draw(t, "steps") {
 			m, changes := builder.Build(s)
 			if whole := Build(s); !reflect.DeepEqual(m, whole) {
-				t.Fatalf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+				t.Fatalf("the Builder returns\n%s\nwant\n%s", dump(m), dump(whole))
 			}
 			if changes != nil {
 				checkChanges(t, changes, before, m)
@@ -123,7 +123,7 @@ func TestIncrementalBuild(t *testing.T) {
 		}
 	})
 	if kept <= 0 {
-		t.Error("every VIP was re-read each time")
+		t.Error("every VIP was rebuilt in every step")
 	}
 }
 
@@ -154,7 +154,7 @@ func TestBuilderFollowsNodes(t *testing.T) {
 			genOtherNode(r, s)
 			m, changes := builder.Build(s)
 			if whole := Build(s); !reflect.DeepEqual(m, whole) {
-				r.Fatalf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+				r.Fatalf("the Builder returns\n%s\nwant\n%s", dump(m), dump(whole))
 			}
 			if changes != nil {
 				checkChanges(r, changes, before, m)
@@ -163,8 +163,8 @@ func TestBuilderFollowsNodes(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d VIPs were re-read, %d were reused", changed, kept)
+	t.Logf("%d VIPs were rebuilt, %d were reused", changed, kept)
 	if changed == 0 || kept <= 0 {
-		t.Errorf("%d VIPs were re-read, %d were reused", changed, kept)
+		t.Errorf("%d VIPs were rebuilt, %d were reused", changed, kept)
 	}
 }

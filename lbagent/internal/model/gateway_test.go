@@ -56,11 +56,11 @@ func TestRouterWithoutAddress(t *testing.T) {
 			for i := range m.Peers {
 				got = m.Peers[i].Address.String()
 				if m.Peers[i].IPv4 || !m.Peers[i].IPv6 {
-					t.Errorf("families are IPv4 %t and IPv6 %t, want that of the router", m.Peers[i].IPv4, m.Peers[i].IPv6)
+					t.Errorf("families: IPv4 %t, IPv6 %t, want that of the router", m.Peers[i].IPv4, m.Peers[i].IPv6)
 				}
 			}
 			if got != test.want {
-				t.Errorf("the peer is %q, want %q", got, test.want)
+				t.Errorf("peer = %q, want %q", got, test.want)
 			}
 			message := ""
 			for _, problem := range m.Problems {
@@ -69,14 +69,14 @@ func TestRouterWithoutAddress(t *testing.T) {
 				}
 			}
 			if (message == "") != (test.problem == "") || !strings.Contains(message, test.problem) {
-				t.Errorf("problem %q, want %q", message, test.problem)
+				t.Errorf("problem = %q, want %q", message, test.problem)
 			}
 			var interfaces []string
 			if test.router.Interface != "" && test.nodes == nil {
 				interfaces = []string{test.router.Interface}
 			}
 			if got := RouterInterfaces(s); !slices.Equal(got, interfaces) {
-				t.Errorf("routers are to be found on %v, want %v", got, interfaces)
+				t.Errorf("router interfaces = %v, want %v", got, interfaces)
 			}
 		})
 	}

@@ -64,6 +64,6 @@ func TestNextHops(t *testing.T) {
 		}
 	}
 	if got := nextHops(&Peer{Address: netip.MustParseAddr("198.51.100.1")}, self, nil); got != (NextHops{IPv4: self.IPv4, IPv6: self.IPv6}) {
-		t.Errorf("without networks: %v", got)
+		t.Errorf("nextHops without networks = %v", got)
 	}
 }

@@ -105,13 +105,13 @@ func TestBuilderFollowsPools(t *testing.T) {
 	}{{pooled, 3}, {&bare, 5}, {pooled, 3}} {
 		m, changes := builder.Build(step.snapshot)
 		if whole := Build(step.snapshot); !reflect.DeepEqual(m, whole) {
-			t.Errorf("the Builder gives\n%s\nnot\n%s", dump(m), dump(whole))
+			t.Errorf("the Builder returns\n%s\nwant\n%s", dump(m), dump(whole))
 		}
 		if got := len(m.Frontends[0].Endpoints); got != step.endpoints {
-			t.Errorf("%d endpoints, not %d", got, step.endpoints)
+			t.Errorf("%d endpoints, want %d", got, step.endpoints)
 		}
 		if changes == nil || len(changes.VIPs) != 1 || changes.VIPs[0] != m.Frontends[0].Key.VIP {
-			t.Errorf("the changes are %+v", changes)
+			t.Errorf("changes = %+v", changes)
 		}
 	}
 }

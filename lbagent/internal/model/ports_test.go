@@ -133,7 +133,7 @@ func TestPortsStandAlone(t *testing.T) {
 					alone.Shared = f.Shared
 				}
 				if f.Key == alone.Key && !reflect.DeepEqual(f, alone) {
-					t.Fatalf("port %s is\n%+v\nand alone\n%+v", f.PortName, f, alone)
+					t.Fatalf("port %s =\n%+v\nas the only port:\n%+v", f.PortName, f, alone)
 				}
 			}
 		}
@@ -154,11 +154,11 @@ func TestPortsShareWeights(t *testing.T) {
 	}
 	m := Build(portedSnapshot(1000, spec, slice))
 	if len(m.Frontends) != 1000 {
-		t.Fatalf("%d frontends", len(m.Frontends))
+		t.Fatalf("%d frontends, want 1000", len(m.Frontends))
 	}
 	for _, f := range m.Frontends {
 		if len(f.Weights) != 1 || !delta.IsSameMap(f.Weights, m.Frontends[0].Weights) {
-			t.Fatalf("frontend %s has weights of its own: %v", f.Key, f.Weights)
+			t.Fatalf("weights of frontend %s are not shared: %v", f.Key, f.Weights)
 		}
 	}
 }
@@ -187,7 +187,7 @@ func TestUnreached(t *testing.T) {
 		s.Down, s.Routes = map[forwarding.NodeID]bool{3: down}, []*millracev1beta1.VIPRoute{route}
 		for _, f := range Build(s).Frontends {
 			if f.Unreached != down {
-				t.Errorf("node down: %t, frontend %s unreached: %t", down, f.Key, f.Unreached)
+				t.Errorf("node down: %t, Unreached of frontend %s = %t", down, f.Key, f.Unreached)
 			}
 		}
 	}

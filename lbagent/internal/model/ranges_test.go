@@ -49,7 +49,7 @@ func TestRanges(t *testing.T) {
 		}
 	}
 	if want := []string{"one", "rack/198.51.100.1", "six/2001:db8::1"}; !slices.Equal(names, want) {
-		t.Fatalf("peers %v, want %v", names, want)
+		t.Fatalf("peers = %v, want %v", names, want)
 	}
 	if rack := &m.Peers[1]; !rack.Passive || rack.Address != neighbors[0] || !rack.IPv4 || rack.IPv6 || rack.Object() != "rack" {
 		t.Errorf("peer %+v", rack)
@@ -61,17 +61,17 @@ func TestRanges(t *testing.T) {
 	for _, r := range m.Ranges {
 		ranges = append(ranges, r.Name)
 		if r.MaxSessions != 16 {
-			t.Errorf("%s has %d routers at most", r.Name, r.MaxSessions)
+			t.Errorf("%s: MaxSessions = %d, want 16", r.Name, r.MaxSessions)
 		}
 	}
 	if want := []string{"rack", "six"}; !slices.Equal(ranges, want) {
-		t.Errorf("ranges %v, want %v", ranges, want)
+		t.Errorf("ranges = %v, want %v", ranges, want)
 	}
 	targets, _ := m.TargetsOf(&VIP{Address: netip.MustParseAddr("203.0.113.9")})
 	if len(targets) != 1 || targets[0].Peer.Name != "rack/198.51.100.1" {
-		t.Errorf("an advertisement to LBPeer rack is for %+v", targets)
+		t.Errorf("advertisement to LBPeer rack has targets %+v", targets)
 	}
 	if !slices.ContainsFunc(m.Problems, func(p Problem) bool { return p.Object.Name == "row" && p.Reason == ReasonDuplicate }) {
-		t.Errorf("problems %+v", m.Problems)
+		t.Errorf("problems = %+v", m.Problems)
 	}
 }

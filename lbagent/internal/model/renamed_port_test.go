@@ -61,7 +61,7 @@ func TestRenamedPort(t *testing.T) {
 					got = f.Endpoints[0].Port
 				}
 				if got != test.want {
-					t.Errorf("port of the endpoint %d, want %d", got, test.want)
+					t.Errorf("endpoint port = %d, want %d", got, test.want)
 				}
 			}
 		})

@@ -66,7 +66,7 @@ func ignored(set func(*corev1.ServiceSpec)) func(*testing.T) {
 		plain := built(t, func(*corev1.Service, *discoveryv1.EndpointSlice) {})
 		changed := built(t, func(service *corev1.Service, _ *discoveryv1.EndpointSlice) { set(&service.Spec) })
 		if got, want := dump(changed), dump(plain); got != want {
-			t.Errorf("with the field\n%s\nwithout\n%s", got, want)
+			t.Errorf("with the field\n%s\nwithout the field\n%s", got, want)
 		}
 	}
 }
@@ -109,7 +109,7 @@ func testPorts(t *testing.T) {
 		})
 	})
 	if len(m.Frontends) != 2 || m.Frontends[0].Key.String() != "203.0.113.1:53/UDP" || m.Frontends[1].Key.String() != "203.0.113.1:80/TCP" {
-		t.Errorf("frontends of two ports are\n%s", dump(m))
+		t.Errorf("frontends of two ports:\n%s", dump(m))
 	}
 }
 
@@ -119,7 +119,7 @@ func testPortName(t *testing.T) {
 		slice.Ports = append(slice.Ports, discoveryv1.EndpointPort{Name: pointerTo("metrics"), Port: pointerTo(int32(9090))})
 	})
 	if len(frontend.Endpoints) != 1 || frontend.Endpoints[0].Port != 9090 {
-		t.Errorf("endpoints are %v, want those of the port of that name", frontend.Endpoints)
+		t.Errorf("endpoints = %v, want those of the named port", frontend.Endpoints)
 	}
 }
 
@@ -134,7 +134,7 @@ func testPortProtocol(t *testing.T) {
 			want = "203.0.113.1:80/TCP"
 		}
 		if frontend.Key.String() != want || len(frontend.Endpoints) != 1 {
-			t.Errorf("protocol %q is served as %s with %v", protocol, frontend.Key, frontend.Endpoints)
+			t.Errorf("protocol %q: frontend %s with endpoints %v", protocol, frontend.Key, frontend.Endpoints)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func testPortProtocol(t *testing.T) {
 func testPortNumber(t *testing.T) {
 	frontend := only(t, func(service *corev1.Service, _ *discoveryv1.EndpointSlice) { service.Spec.Ports[0].Port = 443 })
 	if frontend.Key.Port != 443 {
-		t.Errorf("port 443 is served as %s", frontend.Key)
+		t.Errorf("frontend for port 443 = %s", frontend.Key)
 	}
 }
 
@@ -156,7 +156,7 @@ func testTargetPort(t *testing.T) {
 	})
 	if len(m.Frontends) != 1 || len(m.Frontends[0].Endpoints) > 0 || len(m.Problems) != 1 ||
 		!strings.Contains(m.Problems[0].Message, "port and targetPort of SCTP must be the same") {
-		t.Errorf("SCTP with another port is\n%s", dump(m))
+		t.Errorf("SCTP with a different target port:\n%s", dump(m))
 	}
 }
 
@@ -164,7 +164,7 @@ func testSessionAffinity(t *testing.T) {
 	for affinity, want := range map[corev1.ServiceAffinity]uint32{"": 0, corev1.ServiceAffinityNone: 0, corev1.ServiceAffinityClientIP: 10800} {
 		frontend := only(t, func(service *corev1.Service, _ *discoveryv1.EndpointSlice) { service.Spec.SessionAffinity = affinity })
 		if frontend.Affinity != want {
-			t.Errorf("affinity %q lasts %d s, want %d", affinity, frontend.Affinity, want)
+			t.Errorf("affinity %q: timeout %d s, want %d", affinity, frontend.Affinity, want)
 		}
 	}
 }
@@ -177,7 +177,7 @@ func testSessionAffinityConfig(t *testing.T) {
 		}
 	})
 	if frontend.Affinity != 30 {
-		t.Errorf("affinity lasts %d s, want 30", frontend.Affinity)
+		t.Errorf("affinity timeout = %d s, want 30", frontend.Affinity)
 	}
 }
 
@@ -186,7 +186,7 @@ func testSourceRanges(t *testing.T) {
 		service.Spec.LoadBalancerSourceRanges = []string{"198.51.100.0/24", "2001:db8::/32"}
 	})
 	if !frontend.Restricted || len(frontend.Sources) != 1 || frontend.Sources[0].String() != "198.51.100.0/24" {
-		t.Errorf("admits %v, restricted %t", frontend.Sources, frontend.Restricted)
+		t.Errorf("sources = %v, restricted = %t", frontend.Sources, frontend.Restricted)
 	}
 }
 
@@ -198,7 +198,7 @@ func testExternalTrafficPolicy(t *testing.T) {
 			service.Spec.ExternalTrafficPolicy = policy
 		})
 		if frontend.Local != local || len(frontend.Weights) != 2 {
-			t.Errorf("policy %q: local %t, weights %v", policy, frontend.Local, frontend.Weights)
+			t.Errorf("policy %q: Local = %t, weights %v", policy, frontend.Local, frontend.Weights)
 		}
 	}
 }
@@ -211,7 +211,7 @@ func testHealthCheckNodePort(t *testing.T) {
 			service.Spec.ExternalTrafficPolicy, service.Spec.HealthCheckNodePort = policy, 30000
 		})
 		if frontend.HealthPort != want {
-			t.Errorf("under policy %s the port for health checks is %d, want %d", policy, frontend.HealthPort, want)
+			t.Errorf("policy %s: HealthPort = %d, want %d", policy, frontend.HealthPort, want)
 		}
 	}
 }
@@ -224,7 +224,7 @@ func testTrafficDistribution(t *testing.T) {
 	}
 	plain := only(t, func(*corev1.Service, *discoveryv1.EndpointSlice) {})
 	if plain.Zones[1] != nil {
-		t.Errorf("without the field the weights of a zone are %v", plain.Zones[1])
+		t.Errorf("zone weights without the field = %v", plain.Zones[1])
 	}
 	for _, distribution := range []string{
 		corev1.ServiceTrafficDistributionPreferClose, corev1.ServiceTrafficDistributionPreferSameZone, corev1.ServiceTrafficDistributionPreferSameNode,
@@ -234,7 +234,7 @@ func testTrafficDistribution(t *testing.T) {
 			hint(slice)
 		})
 		if len(frontend.Zones[1]) != 1 || frontend.Zones[1][1] != 1 || len(frontend.Zones[2]) != 1 || frontend.Zones[2][2] != 1 {
-			t.Errorf("%s: weights by zone are %v", distribution, frontend.Zones)
+			t.Errorf("%s: zone weights = %v", distribution, frontend.Zones)
 		}
 	}
 }

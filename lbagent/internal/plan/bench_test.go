@@ -65,7 +65,7 @@ func BenchmarkReplan(b *testing.B) {
 		next = 1 - next
 		want, _, problems := p.Replan(MapContent{State: p.last.want}, models[next], &model.Changes{Since: before, VIPs: changed}, limits)
 		if len(want.Frontends) != len(models[0].Frontends) || len(problems) == 0 {
-			b.Fatalf("%d frontends are planned, problems %v", len(want.Frontends), problems)
+			b.Fatalf("%d frontends were planned, problems %v", len(want.Frontends), problems)
 		}
 	}
 }

@@ -17,12 +17,12 @@ import (
 func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	for key, before := range have.Frontends {
 		if after, found := want.Frontends[key]; found && after.ID != before.ID {
-			t.Fatalf("%s went from id %d to %d", key, before.ID, after.ID)
+			t.Fatalf("%s changed its id from %d to %d", key, before.ID, after.ID)
 		}
 	}
 	for id, endpoint := range want.Endpoints {
 		if before, found := have.Endpoints[id]; found && before != endpoint {
-			t.Fatalf("id %d went from endpoint %v to %v", id, before, endpoint)
+			t.Fatalf("id %d changed from endpoint %v to %v", id, before, endpoint)
 		}
 	}
 	ids := map[forwarding.FrontendID]bool{}
@@ -32,7 +32,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 			continue
 		}
 		if ids[planned.ID] || planned.ID == 0 {
-			t.Fatalf("two frontends have the id %d, or it is none", planned.ID)
+			t.Fatalf("frontend id %d is 0 or used twice", planned.ID)
 		}
 		ids[planned.ID] = true
 		if limits != ample && isBorrowed(want, m, f) {
@@ -45,11 +45,11 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 			}
 			for i, row := range *want.NodeTables[planned.Table] {
 				if len(f.Weights) > 0 && f.Weights[row.Primary] == 0 {
-					t.Fatalf("%s: row %d belongs to node %d, which has no endpoint", f.Key, i, row.Primary)
+					t.Fatalf("%s: row %d belongs to node %d, which has no endpoints", f.Key, i, row.Primary)
 				}
 				if len(f.Weights) == 0 && row != (*before)[i] && exists(m, (*before)[i]) &&
 					!joined(have, m, f, i, (*before)[i], row) {
-					t.Fatalf("%s: row %d was %+v and is %+v, although no other node exists", f.Key, i, (*before)[i], row)
+					t.Fatalf("%s: row %d changed from %+v to %+v although no other node exists", f.Key, i, (*before)[i], row)
 				}
 			}
 		}
@@ -57,7 +57,7 @@ func checkPlan(t *rapid.T, have, want *forwarding.State, m *model.Model, limits 
 		if planned.Endpoints != 0 {
 			for i, id := range want.EndpointTables[planned.Endpoints] {
 				if !slices.Contains(f.Endpoints, want.Endpoints[id]) {
-					t.Fatalf("%s: row %d leads to %v, which is not usable", f.Key, i, want.Endpoints[id])
+					t.Fatalf("%s: row %d selects %v, which is not a usable endpoint", f.Key, i, want.Endpoints[id])
 				}
 			}
 		}
@@ -124,7 +124,7 @@ func checkKept(t *rapid.T, have, want *forwarding.State, before, m *model.Model)
 			kept := append([]forwarding.NodeID{now.Primary}, now.Chain[:now.History]...)
 			for _, node := range owners {
 				if node != 0 && !slices.Contains(kept, node) && exists(m, forwarding.Row{Primary: node}) {
-					t.Fatalf("%s: row %d was %+v and is %+v, without node %d", f.Key, number, row, now, node)
+					t.Fatalf("%s: row %d changed from %+v to %+v and lost node %d", f.Key, number, row, now, node)
 				}
 			}
 		}
@@ -141,9 +141,9 @@ func checkShared(t *rapid.T, want *forwarding.State, m *model.Model) {
 				continue
 			}
 			if equal := maps.Equal(a.Weights, b.Weights) && sizeOf(m, a) == sizeOf(m, b); !equal && first == second {
-				t.Fatalf("%s and %s have other weights and one table", a.Key, b.Key)
+				t.Fatalf("%s and %s have different weights, but share a table", a.Key, b.Key)
 			} else if equal && first != second && canJoin(want.NodeTables[first], want.NodeTables[second]) {
-				t.Fatalf("%s and %s could have one table", a.Key, b.Key)
+				t.Fatalf("%s and %s have equal weights, but separate tables", a.Key, b.Key)
 			}
 		}
 	}
@@ -178,21 +178,21 @@ func checkZones(t *rapid.T, f *model.Frontend, planned forwarding.Frontend, want
 		return
 	}
 	if planned.Zones[own] != planned.Table {
-		t.Fatalf("%s: the table of this node's zone %d is %d, its zones have %v", f.Key, own, planned.Table, planned.Zones)
+		t.Fatalf("%s: the table of local zone %d is %d, zone tables are %v", f.Key, own, planned.Table, planned.Zones)
 	}
 	for zone, slot := range planned.Zones {
 		if slot == 0 && len(f.Zones[zone]) > 0 || slot != 0 && f.Zones[zone] == nil {
-			t.Fatalf("%s: zone %d has the weights %v and the table %d", f.Key, zone, f.Zones[zone], slot)
+			t.Fatalf("%s: zone %d has weights %v, but table %d", f.Key, zone, f.Zones[zone], slot)
 		}
 		if slot == 0 {
 			continue
 		}
 		if want.NodeTables[slot] == nil {
-			t.Fatalf("%s: the table %d of zone %d does not exist", f.Key, slot, zone)
+			t.Fatalf("%s: table %d of zone %d is missing", f.Key, slot, zone)
 		}
 		for i, row := range *want.NodeTables[slot] {
 			if len(f.Zones[zone]) > 0 && f.Zones[zone][row.Primary] == 0 {
-				t.Fatalf("%s: row %d of zone %d belongs to node %d, which is not hinted: %v", f.Key, i, zone, row.Primary, f.Zones[zone])
+				t.Fatalf("%s: row %d of zone %d belongs to node %d, which is not in the hints: %v", f.Key, i, zone, row.Primary, f.Zones[zone])
 			}
 		}
 	}
@@ -233,7 +233,7 @@ func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits for
 		again, _ = NewPlanner(want).Plan(want, m, limits)
 	}
 	if ops := forwarding.Diff(want, again); len(ops) != 0 {
-		t.Fatalf("a second plan has %d operations, the first is %T", len(ops), ops[0])
+		t.Fatalf("a second plan has %d operations, first: %T", len(ops), ops[0])
 	}
 	checkShared(t, want, m)
 }
@@ -255,13 +255,13 @@ func checkApply(t *rapid.T, have, want *forwarding.State, last *model.Model, lim
 				checkOwner(t, leadsTo(have, key), before)
 			}
 			if !between(leadsTo(state, key), leadsTo(have, key), before, leadsTo(want, key)) {
-				t.Fatalf("after operation %d, %T, %s (%+v, was %+v, will be %+v) leads where it never should",
+				t.Fatalf("after operation %d, %T: %s (%+v, previously %+v, wanted %+v) has an unexpected target",
 					i, op, key, f, have.Frontends[key], want.Frontends[key])
 			}
 		}
 		if len(state.Frontends) > limits.Frontends || len(state.VIPs) > limits.VIPs || len(state.Endpoints) > limits.Endpoints ||
 			state.NodeTableBlocks() > limits.NodeTables || len(state.EndpointTables) > limits.EndpointTables {
-			t.Fatalf("after operation %d, %T, a map holds more than %+v", i, op, limits)
+			t.Fatalf("after operation %d, %T: a map exceeds the limits %+v", i, op, limits)
 		}
 	}
 	return state
@@ -310,7 +310,7 @@ func checkOwner(t *rapid.T, have, target destination) {
 	}
 	for i := range target.endpoints {
 		if serviceNumber(target.endpoints[i]) != serviceNumber(have.endpoints[i]) {
-			t.Fatalf("row %d went from %v to %v of another Service", i, have.endpoints[i], target.endpoints[i])
+			t.Fatalf("row %d changed from %v to %v, which belongs to another Service", i, have.endpoints[i], target.endpoints[i])
 		}
 	}
 }

@@ -59,7 +59,7 @@ func TestServicePortsSplitAndMerge(t *testing.T) {
 	weights := nodeWeights{1: 1, 2: 1}
 	step(weights, weights)
 	if slots := slotsIn(have); len(slots) != 1 || len(have.NodeTables) != 1 {
-		t.Fatalf("slots %v, want one for four frontends", slots)
+		t.Fatalf("slots = %v, want one for four frontends", slots)
 	}
 	for round := range 6 {
 		before := have
@@ -67,20 +67,20 @@ func TestServicePortsSplitAndMerge(t *testing.T) {
 		next := nodeWeights{1: 1, forwarding.NodeID(2 + round%2): 1, 3: uint32(round + 1)}
 		step(weights, next)
 		if slots := slotsIn(have); len(slots) != 2 || slots[shared] != 2 {
-			t.Fatalf("round %d: slots %v, want two for two families each", round, slots)
+			t.Fatalf("round %d: slots = %v, want two, each for two families", round, slots)
 		}
 		if have.NodeTables[shared] != before.NodeTables[shared] {
-			t.Fatalf("round %d: the table of what did not change has", round)
+			t.Fatalf("round %d: the table of unchanged frontends was modified", round)
 		}
 		for i, row := range *have.NodeTables[have.Frontends[first].Table] {
 			old := (*before.NodeTables[shared])[i]
 			if !succeeds(old, row) {
-				t.Fatalf("round %d: row %d was %+v and is %+v", round, i, old, row)
+				t.Fatalf("round %d: row %d changed from %+v to %+v", round, i, old, row)
 			}
 		}
 		step(next, next)
 		if slots := slotsIn(have); len(slots) != 1 || slots[shared] != 4 {
-			t.Fatalf("round %d: slots %v, want %d for all again", round, slots, shared)
+			t.Fatalf("round %d: slots = %v, want only %d", round, slots, shared)
 		}
 		weights = next
 	}
@@ -129,7 +129,7 @@ func apart(t *testing.T, four, sixth []nodeWeights) *forwarding.State {
 		}
 	}
 	if slots := slotsIn(have); len(slots) != 2 {
-		t.Fatalf("slots %v, want two: the case proves nothing", slots)
+		t.Fatalf("slots = %v, want two; the test case is invalid", slots)
 	}
 	return have
 }
@@ -155,14 +155,14 @@ func TestSeparateTablesMerge(t *testing.T) {
 			m.Nodes = append(m.Nodes, nodeWithID(4))
 			want, problems := NewPlanner(have).Plan(have, m, ample)
 			if slots := slotsIn(want); len(slots) != test.want || len(problems) > 0 {
-				t.Fatalf("slots %v, want %d; problems %v", slots, test.want, problems)
+				t.Fatalf("slots = %v, want %d; problems %v", slots, test.want, problems)
 			}
 			for key, f := range want.Frontends {
 				for i, row := range *have.NodeTables[have.Frontends[key].Table] {
 					now := (*want.NodeTables[f.Table])[i]
 					for _, node := range row.Chain[:row.History] {
 						if node != now.Chain[0] && node != now.Chain[1] && node != now.Chain[2] {
-							t.Fatalf("%s: row %d was %+v and is %+v", key, i, row, now)
+							t.Fatalf("%s: row %d changed from %+v to %+v", key, i, row, now)
 						}
 					}
 				}
@@ -185,15 +185,15 @@ func TestNoRoomToSplitOff(t *testing.T) {
 	parted := modelOf(dual(nodeWeights{1: podsPerNode, 2: podsPerNode, 3: 2 * podsPerNode}, filling)...)
 	have, problems = advance(t, p, have, parted, limits)
 	if slots := slotsIn(have); slots[1] != 4 {
-		t.Errorf("slots %v, want the only one for all", slots)
+		t.Errorf("slots = %v, want one for all", slots)
 	}
 	if len(problems) != 1 || problems[0].Full != forwarding.NodeTables || !strings.Contains(problems[0].Message, "and 1 more") {
-		t.Errorf("problems %v, want one of both ports of the family that cannot split off", problems)
+		t.Errorf("problems = %v, want one for both ports of the family that cannot be split off", problems)
 	}
 	limits.NodeTables = 2
 	have, problems = advance(t, p, have, parted, limits)
 	if slots := slotsIn(have); len(slots) != 2 || len(problems) > 0 {
-		t.Errorf("slots %v, problems %v, want two slots", slots, problems)
+		t.Errorf("slots = %v, problems = %v, want two slots", slots, problems)
 	}
 }
 
@@ -212,10 +212,10 @@ func TestOneFamilyIsPlannedInPart(t *testing.T) {
 		before = m
 	}
 	if differs == nil {
-		t.Error("all was planned")
+		t.Error("everything was replanned, want a partial plan")
 	}
 	if slots := slotsIn(have); len(slots) != 1 {
-		t.Errorf("slots %v, want one", slots)
+		t.Errorf("slots = %v, want one", slots)
 	}
 }
 

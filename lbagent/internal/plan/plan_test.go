@@ -86,7 +86,7 @@ func advance(t *testing.T, p *Planner, have *forwarding.State, m *model.Model, l
 	want, problems := p.Plan(have, m, limits)
 	got := forwarding.Apply(have, forwarding.Diff(have, want))
 	if !reflect.DeepEqual(got, want) {
-		t.Fatal("the operations do not lead to the plan")
+		t.Fatal("the operations do not produce the plan")
 	}
 	return got, problems
 }
@@ -107,16 +107,16 @@ func TestPlan(t *testing.T) {
 	state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, ample)
 
 	if len(problems) != 0 {
-		t.Errorf("problems %v, want none", problems)
+		t.Errorf("problems = %v, want none", problems)
 	}
 	if state.Self != m.Self {
-		t.Errorf("self %v, want %v", state.Self, m.Self)
+		t.Errorf("Self = %v, want %v", state.Self, m.Self)
 	}
 	if _, found := state.Nodes[selfID]; found || len(state.Nodes) != 2 {
-		t.Errorf("nodes %v, want the two others", state.Nodes)
+		t.Errorf("Nodes = %v, want the two others", state.Nodes)
 	}
 	if len(state.VIPs) != 5 {
-		t.Errorf("%d VIPs, want 5: a reserved one is ours as well", len(state.VIPs))
+		t.Errorf("%d VIPs, want 5 including the reserved one", len(state.VIPs))
 	}
 	frontends := map[forwarding.FrontendKey]forwarding.Frontend{
 		key(1): {ID: 1, Table: smallest(1), Endpoints: 1},
@@ -125,14 +125,14 @@ func TestPlan(t *testing.T) {
 		key(4): {ID: 4, Refuses: true},
 	}
 	if !reflect.DeepEqual(state.Frontends, frontends) {
-		t.Errorf("frontends %v, want %v", state.Frontends, frontends)
+		t.Errorf("Frontends = %v, want %v", state.Frontends, frontends)
 	}
 	if len(state.Endpoints) != 4 {
-		t.Errorf("endpoints %v, want the three usable ones and the draining one", state.Endpoints)
+		t.Errorf("Endpoints = %v, want three usable and one draining", state.Endpoints)
 	}
 	for _, id := range state.EndpointTables[1] {
 		if state.Endpoints[id] == endpointNumber(9) {
-			t.Fatal("a draining endpoint is in the endpoint table")
+			t.Fatal("the endpoint table contains a draining endpoint")
 		}
 	}
 	owned := map[forwarding.NodeID]int{}
@@ -140,7 +140,7 @@ func TestPlan(t *testing.T) {
 		owned[row.Primary]++
 	}
 	if owned[1]+owned[2] != minRows || owned[2] < owned[1] {
-		t.Errorf("rows by node %v, want two fifths for node 1, three for node 2", owned)
+		t.Errorf("rows by node = %v, want two fifths for node 1, three fifths for node 2", owned)
 	}
 }
 
@@ -153,13 +153,13 @@ func TestFrontendsOfOneServicePortShareTables(t *testing.T) {
 		modelOf(frontend(1, "web", 1), frontend(2, "web", 1), other, six), ample)
 	first, second := state.Frontends[key(1)], state.Frontends[key(2)]
 	if first.Table != second.Table || first.Endpoints != second.Endpoints || first.ID == second.ID {
-		t.Errorf("frontends %+v and %+v do not share their tables, or share their counters", first, second)
+		t.Errorf("frontends %+v and %+v do not share their tables, or share an id", first, second)
 	}
 	if third := state.Frontends[other.Key]; third.Table != first.Table || third.Endpoints == first.Endpoints {
-		t.Errorf("another port, %+v, has another node table than %+v, or the endpoints", third, first)
+		t.Errorf("another port %+v does not share the node table of %+v, or shares its endpoint table", third, first)
 	}
 	if sixth := state.Frontends[six.Key]; sixth.Table == first.Table {
-		t.Errorf("a family with other pods has the table of %+v: %+v", first, sixth)
+		t.Errorf("family with different pods shares the table of %+v: %+v", first, sixth)
 	}
 }
 
@@ -176,7 +176,7 @@ func TestRestartChangesNothing(t *testing.T) {
 
 	want, _ := NewPlanner(have).Plan(have, m, ample)
 	if ops := forwarding.Diff(have, want); len(ops) != 0 {
-		t.Errorf("a restart results in %d operations, the first is %T", len(ops), ops[0])
+		t.Errorf("a restart produces %d operations, first: %T", len(ops), ops[0])
 	}
 }
 
@@ -200,10 +200,10 @@ func TestEndpointIDsAreNotReusedSoon(t *testing.T) {
 		ids = append(ids, idOf(n))
 	}
 	if idOf(100) != 1 {
-		t.Errorf("the endpoint that stayed has the id %d, want 1", idOf(100))
+		t.Errorf("id of the remaining endpoint = %d, want 1", idOf(100))
 	}
 	if want := []forwarding.EndpointID{2, 3, 4, 5, 6, 7, 8, 2, 3}; !slices.Equal(ids, want) {
-		t.Errorf("ids %v, want %v", ids, want)
+		t.Errorf("ids = %v, want %v", ids, want)
 	}
 }
 
@@ -217,14 +217,14 @@ func TestVIPThatMovesToAnotherService(t *testing.T) {
 	restarted, _ := advance(t, NewPlanner(have), have, moved, ample)
 	have, _ = advance(t, p, have, moved, ample)
 	if stays := have.Frontends[key(2)]; stays != shared {
-		t.Errorf("the frontend that stayed went from %+v to %+v", shared, stays)
+		t.Errorf("the remaining frontend changed from %+v to %+v", shared, stays)
 	}
 	if moved := have.Frontends[key(1)]; moved.Table == shared.Table || moved.Endpoints == shared.Endpoints {
-		t.Errorf("the frontend that moved still has the tables of the other Service: %+v", moved)
+		t.Errorf("the changed frontend still uses the tables of the other Service: %+v", moved)
 	}
 	for vip := 1; vip <= 2; vip++ {
 		if f := restarted.Frontends[key(vip)]; f.Table == shared.Table || f.Endpoints == shared.Endpoints {
-			t.Errorf("after a restart VIP %d has what may be another's: %+v", vip, f)
+			t.Errorf("after a restart, VIP %d uses tables that may belong to another: %+v", vip, f)
 		}
 	}
 }
@@ -240,7 +240,7 @@ func TestNewTableInheritsHistory(t *testing.T) {
 	have, _ = advance(t, NewPlanner(have), have, modelOf(frontend(1, "new", 2), second), ample)
 	for i, row := range *have.NodeTables[have.Frontends[key(2)].Table] {
 		if row.Primary != 3 || row.Chain[0] != 2 {
-			t.Fatalf("row %d is %+v, want node 3 and before it node 2", i, row)
+			t.Fatalf("row %d = %+v, want primary 3 and previous owner 2", i, row)
 		}
 	}
 }
@@ -272,17 +272,17 @@ func TestEqualTablesAreShared(t *testing.T) {
 		return tables
 	}
 	if got := step(on(1, 2), on(1, 2), on(2)); got[0] != got[1] || got[0] == got[2] {
-		t.Error("equal tables are two, or unequal ones are one")
+		t.Error("equal tables are not shared, or unequal tables are")
 	}
 	got := step(on(1, 3), on(1, 3), on(1, 3), on(1, 2))
 	if got[0] != got[1] {
-		t.Error("tables that changed alike are two")
+		t.Error("tables with equal changes are not shared")
 	}
 	if got[0].Equal(got[2]) {
-		t.Error("tables with unlike histories are equal")
+		t.Error("tables with different histories are equal")
 	}
 	if later := step(on(1, 3), on(1, 3), on(1, 3), on(1, 2), on(1, 2)); later[3] != later[4] {
-		t.Error("a later table is not the existing one")
+		t.Error("a new table is not the equal existing one")
 	}
 }
 
@@ -294,7 +294,7 @@ func TestPreviousTablesAreForgotten(t *testing.T) {
 		f.Weights = map[forwarding.NodeID]uint32{1: uint32(i + 1), 2: 1}
 		have, _ = p.Plan(have, modelOf(f), ample)
 		if len(p.cache) > 2*minCached {
-			t.Fatalf("%d tables are known after %d changes", len(p.cache), i+1)
+			t.Fatalf("%d tables are cached after %d changes", len(p.cache), i+1)
 		}
 	}
 }
@@ -309,7 +309,7 @@ func TestPendingSlotsAreNotReused(t *testing.T) {
 
 	want, _ := p.Plan(waiting, modelOf(frontend(1, "old"), frontend(2, "new", 2)), ample)
 	if f := want.Frontends[key(2)]; f.Table == 1 || f.Endpoints == 1 || want.Endpoints[1] == endpointNumber(2) {
-		t.Errorf("the new frontend %+v has what another had, endpoints %v", f, want.Endpoints)
+		t.Errorf("the new frontend %+v reuses resources in use, endpoints %v", f, want.Endpoints)
 	}
 }
 
@@ -324,24 +324,24 @@ func TestIDsBeyondTheLimit(t *testing.T) {
 	lowered := forwarding.Limits{Frontends: 2, NodeTables: 3, EndpointTables: 3, Endpoints: 2, VIPs: 3, SourceRanges: 3}
 	want, _ := NewPlanner(have).Plan(have, three, lowered)
 	if hasFrontend(want, 1) || len(want.Frontends) != 2 {
-		t.Errorf("frontends %v, want those that were programmed", want.Frontends)
+		t.Errorf("frontends = %v, want those already programmed", want.Frontends)
 	}
 	for key, f := range want.Frontends {
 		if int(f.ID) > lowered.Frontends {
-			t.Errorf("%s has the id %d, beyond the limit", key, f.ID)
+			t.Errorf("%s has id %d above the limit", key, f.ID)
 		}
 	}
 	// A frontend to be removed has freed an id below the limit, but no room yet.
 	want, problems := NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b", 2)), lowered)
 	if hasFrontend(want, 1) {
-		t.Error("a frontend was added to a map that is full until another has gone")
+		t.Error("a frontend was added to a full map")
 	}
 	checkFull(t, problems, forwarding.Frontends, "a")
 
 	have, _ = advance(t, p, have, modelOf(frontend(3, "c", 3)), ample)
 	want, problems = NewPlanner(have).Plan(have, modelOf(frontend(1, "a"), frontend(2, "b")), lowered)
 	if !hasFrontend(want, 1) || hasFrontend(want, 2) {
-		t.Errorf("frontends %v, want the one that there is room for", want.Frontends)
+		t.Errorf("frontends = %v, want the one that fits", want.Frontends)
 	}
 	checkFull(t, problems, forwarding.Frontends, "b")
 }
@@ -355,7 +355,7 @@ func TestRenamedPortKeepsItsTables(t *testing.T) {
 	renamed.PortName = "www"
 	have, _ = advance(t, p, have, modelOf(renamed), ample)
 	if after := have.Frontends[key(1)]; after != before {
-		t.Errorf("frontend went from %+v to %+v", before, after)
+		t.Errorf("the frontend changed from %+v to %+v", before, after)
 	}
 }
 
@@ -369,12 +369,12 @@ func TestRemovedNodeLeavesTables(t *testing.T) {
 	delete(m.Frontends[0].Weights, 3)
 	have, _ = advance(t, p, have, m, ample)
 	if !refersTo(have.NodeTables[smallest(1)], 3) {
-		t.Fatal("the former owner is in no chain")
+		t.Fatal("the previous owner is in no chain")
 	}
 	m.Nodes = m.Nodes[:2]
 	have, _ = advance(t, p, have, m, ample)
 	if refersTo(have.NodeTables[smallest(1)], 3) {
-		t.Error("the table still refers to the removed node")
+		t.Error("the table still contains the removed node")
 	}
 }
 
@@ -406,7 +406,7 @@ func TestLimits(t *testing.T) {
 
 			state, problems := advance(t, p, empty, three, limits)
 			if len(state.Frontends) != 2 || hasFrontend(state, 3) {
-				t.Errorf("frontends %v, want those of the first two VIPs", state.Frontends)
+				t.Errorf("frontends = %v, want those of the first two VIPs", state.Frontends)
 			}
 			checkFull(t, problems, test.full, "c")
 
@@ -415,7 +415,7 @@ func TestLimits(t *testing.T) {
 			programmed, _ := advance(t, p, empty, modelOf(b, c), limits)
 			state, problems = advance(t, p, programmed, three, limits)
 			if len(state.Frontends) != 2 || hasFrontend(state, 1) {
-				t.Errorf("frontends %v, want those that were programmed", state.Frontends)
+				t.Errorf("frontends = %v, want those already programmed", state.Frontends)
 			}
 			checkFull(t, problems, test.full, "a")
 
@@ -437,12 +437,12 @@ func hasFrontend(state *forwarding.State, vip int) bool {
 func checkFull(t *testing.T, problems []Problem, full forwarding.Capacity, service string) {
 	t.Helper()
 	if len(problems) == 0 {
-		t.Fatal("nothing is reported of what does not fit")
+		t.Fatal("no problem is reported although the maps are full")
 	}
 	for _, problem := range problems {
 		if problem.Reason != millracev1beta1.ReasonMapFull || problem.Full != full ||
 			!strings.Contains(problem.Message, full.String()) {
-			t.Errorf("problem %+v, want reason MapFull and the capacity %s", problem, full)
+			t.Errorf("problem = %+v, want reason MapFull and capacity %s", problem, full)
 		}
 		if problem.Object.Kind == "Service" && problem.Object.Name != service {
 			t.Errorf("problem of Service %s, want %s", problem.Object.Name, service)
@@ -461,11 +461,11 @@ func TestGrownBeyondTheLimit(t *testing.T) {
 	checkFull(t, problems, forwarding.Endpoints, "web")
 	for number, want := range map[int]bool{3: true, 4: false, 5: true} {
 		if found := slices.Contains(slices.Collect(maps.Values(have.Endpoints)), endpointNumber(number)); found != want {
-			t.Errorf("endpoint %d programmed: %t, want %t", number, found, want)
+			t.Errorf("endpoint %d programmed = %t, want %t", number, found, want)
 		}
 	}
 	if f := have.Frontends[key(1)]; f.Table == 0 || f.Endpoints == 0 {
-		t.Errorf("the frontend has become %+v", f)
+		t.Errorf("the frontend became %+v", f)
 	}
 }
 
@@ -476,11 +476,11 @@ func TestSameHash(t *testing.T) {
 	second.Key.VIP, second.Key.Port = netip.MustParseAddr("2001:db8:cafe:0:68d1:a30a:b97f:8372"), 443
 	public, seeded := flowhash.Public(), flowhash.Seed{7: 7}.Constants()
 	if first.Key.Hash(public) != second.Key.Hash(public) {
-		t.Fatalf("hashes %#x and %#x, want keys with the same one", first.Key.Hash(public), second.Key.Hash(public))
+		t.Fatalf("hashes %#x and %#x, want equal", first.Key.Hash(public), second.Key.Hash(public))
 	}
 	both, problems := advance(t, NewPlanner(forwarding.NewState()).SetHash(seeded), forwarding.NewState(), modelOf(first, second), ample)
 	if len(both.Frontends) != 2 || len(problems) != 0 {
-		t.Errorf("with a seed, by which the hashes differ: frontends %+v, problems %v", both.Frontends, problems)
+		t.Errorf("with a seed that avoids the collision: frontends %+v, problems %v", both.Frontends, problems)
 	}
 	have := forwarding.NewState()
 	p := NewPlanner(have)
@@ -488,18 +488,18 @@ func TestSameHash(t *testing.T) {
 		var problems []Problem
 		have, problems = advance(t, p, have, m, ample)
 		if _, found := have.Frontends[first.Key]; !found || len(have.Frontends) != 1 || len(problems) != len(m.Frontends)-1 {
-			t.Fatalf("frontends %+v, problems %v", have.Frontends, problems)
+			t.Fatalf("frontends = %+v, problems = %v", have.Frontends, problems)
 		}
 		if len(problems) == 1 && (problems[0].Object.Name != "twin" || !strings.Contains(problems[0].Message, "[2001:db8:cafe::10]:80/TCP; change the address")) {
-			t.Errorf("problem %+v", problems[0])
+			t.Errorf("problem = %+v", problems[0])
 		}
 	}
 	have, problems = advance(t, p, have, modelOf(second), ample)
 	if len(have.Frontends) != 0 || len(problems) != 1 {
-		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)
+		t.Errorf("frontends = %+v, problems = %v", have.Frontends, problems)
 	}
 	have, problems = advance(t, p, have, modelOf(second), ample)
 	if _, found := have.Frontends[second.Key]; !found || len(problems) != 0 {
-		t.Errorf("frontends %+v, problems %v", have.Frontends, problems)
+		t.Errorf("frontends = %+v, problems = %v", have.Frontends, problems)
 	}
 }

@@ -58,10 +58,10 @@ func TestManyPortsOfOneNamespace(t *testing.T) {
 			m := aged(modelOf(append(ported("noise", 1, 200), append(ported("shop", 2, 3), ported("bank", 3, 2)...)...)...), func(i int) int { return i })
 			state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, limits)
 			if got := programmed(state, m); got["shop"] != 3 || got["bank"] != 2 || got["noise"] != 3 {
-				t.Errorf("programmed are %v", got)
+				t.Errorf("programmed frontends = %v", got)
 			}
 			if len(problems) != 1 || !strings.Contains(problems[0].Message, "203.0.113.1:1003/TCP and 196 more: ") {
-				t.Errorf("problems %+v", problems)
+				t.Errorf("problems = %+v", problems)
 			}
 		})
 	}
@@ -78,7 +78,7 @@ func TestOlderVIPsComeFirst(t *testing.T) {
 			m := aged(modelOf(frontend(1, "a", 1), frontend(2, "b", 2), frontend(3, "c", 3)), func(i int) int { return -i })
 			state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, limits)
 			if hasFrontend(state, 1) || !hasFrontend(state, 2) || !hasFrontend(state, 3) {
-				t.Errorf("frontends are %v", state.Frontends)
+				t.Errorf("frontends = %v", state.Frontends)
 			}
 		})
 	}
@@ -103,7 +103,7 @@ func TestManySourcesOfOneNamespace(t *testing.T) {
 		shop := restricted(frontend(20, "shop", 1), lists...)
 		have, _ = advance(t, p, have, modelOf(append(frontends, shop)...), limits)
 		if got, want := admitted(have, key(20)), asksFor(&shop); !hasFrontend(have, 20) || got != want {
-			t.Errorf("shop admits %s, not %s", got, want)
+			t.Errorf("admitted prefixes of shop = %s, want %s", got, want)
 		}
 	}
 }
@@ -128,11 +128,11 @@ func TestFairShares(t *testing.T) {
 		got := programmed(state, m)
 		for namespace, count := range asked {
 			if want := min(count, limits.Frontends/namespaces); got[namespace] < want {
-				t.Errorf("namespace %s has %d of %d frontends, its share is %d", namespace, got[namespace], count, want)
+				t.Errorf("namespace %s has %d of %d frontends, want its share of %d", namespace, got[namespace], count, want)
 			}
 		}
 		if len(state.Frontends) != min(len(m.Frontends), limits.Frontends) {
-			t.Errorf("%d frontends of %d, with room for %d", len(state.Frontends), len(m.Frontends), limits.Frontends)
+			t.Errorf("%d of %d frontends were planned, limit %d", len(state.Frontends), len(m.Frontends), limits.Frontends)
 		}
 	})
 }

@@ -34,10 +34,10 @@ func TestPlansHold(t *testing.T) {
 			m := genModel(t)
 			want, problems := p.Plan(have, m, limits)
 			if limits == ample && (len(problems) != 0 || len(want.Frontends) != len(m.Frontends)) {
-				t.Fatalf("%d of %d frontends are planned, problems %v", len(want.Frontends), len(m.Frontends), problems)
+				t.Fatalf("%d of %d frontends were planned, problems %v", len(want.Frontends), len(m.Frontends), problems)
 			}
 			if len(want.Frontends) != len(m.Frontends) && len(problems) == 0 {
-				t.Fatal("frontends are left out and nothing is reported")
+				t.Fatal("frontends are missing, but no problem is reported")
 			}
 			checkPlan(t, have, want, m, limits)
 			if limits == ample {
@@ -91,16 +91,16 @@ func TestReplansHold(t *testing.T) {
 			}
 			want, differs, problems := p.Replan(MapContent{have, pending}, m, changesSince(before, m), limits)
 			if !reflect.DeepEqual(have, held) || pending != nil && !reflect.DeepEqual(pending.Wanted, wanted) {
-				t.Fatal("a plan overwrote a State that is still needed")
+				t.Fatal("a plan overwrote a State that is still in use")
 			}
 			same, sameProblems := whole.Plan(have, m, limits)
 			if !reflect.DeepEqual(want, same) || !slices.Equal(troubled(problems), troubled(sameProblems)) {
-				t.Fatalf("in part %t: the plan is %+v, not %+v; problems %v and %v", differs != nil, want, same, problems, sameProblems)
+				t.Fatalf("partial %t: plan %+v, want %+v; problems %v, want %v", differs != nil, want, same, problems, sameProblems)
 			}
 			schedule := forwarding.NewScheduleOf(have, want, differs)
 			ops := opsOf(forwarding.NewScheduleOf(have, want, differs))
 			if all := forwarding.Diff(have, want); len(ops) != len(all) || len(all) > 0 && !reflect.DeepEqual(ops, all) {
-				t.Fatalf("beside %+v the plan differs, too: %v, not %v", differs, ops, all)
+				t.Fatalf("changes %+v: the partial diff differs: %v, want %v", differs, ops, all)
 			}
 			if differs != nil {
 				parts++
@@ -139,10 +139,10 @@ func TestReplansHold(t *testing.T) {
 			before = m
 		}
 	})
-	t.Logf("%d plans were in part, %d of them beside what waits to be removed, %d with other nodes, %d of zones, %d of source ranges, %d without room for all, of these %d for the tables of Local ones",
+	t.Logf("%d partial plans: %d with pending removals, %d with other nodes, %d with zones, %d with source ranges, %d over the limits, %d of these over the limit of Local tables",
 		parts, beside, others, zoned, restricted, full, yields)
 	if min(parts, beside, others, restricted) == 0 {
-		t.Error("a kind of plan never occurred")
+		t.Error("one kind of plan was never generated")
 	}
 }
 
@@ -213,15 +213,15 @@ func TestPendingFrontendKeepsItsID(t *testing.T) {
 		_, have = plan(nil, frontends...)
 	}
 	if last, next := have.Frontends[d.Key].ID, have.Frontends[b.Key].ID; next != last+1 {
-		t.Fatalf("d has the id %d and b %d: the case proves nothing", last, next)
+		t.Fatalf("d has id %d, b has id %d: the test case is invalid", last, next)
 	}
 	schedule, _ := plan(nil, c, d)
 	schedule.Add(succeed)
 	_, want := plan(schedule.Pending(), e, c, d)
 	if parts < 3 {
-		t.Fatalf("only %d plans were in part", parts)
+		t.Fatalf("only %d partial plans", parts)
 	}
 	if got, previous := want.Frontends[e.Key].ID, have.Frontends[b.Key].ID; got == previous || got == 0 {
-		t.Errorf("the new frontend has the id %d, which waits with the former one", got)
+		t.Errorf("the new frontend has id %d, which the pending removal still uses", got)
 	}
 }

@@ -99,7 +99,7 @@ func TestReplanInPart(t *testing.T) {
 			m := r.services()
 			test.after(m)
 			if got, problems := r.change(m, vipNumber(test.vip)); got != test.want {
-				t.Errorf("planned in part: %t, want %t; problems %v", got, test.want, problems)
+				t.Errorf("partial plan = %t, want %t; problems %v", got, test.want, problems)
 			}
 		})
 	}
@@ -113,12 +113,12 @@ func TestReplanAfterRoom(t *testing.T) {
 	m := r.services()
 	m.Frontends, m.VIPs = m.Frontends[1:], m.VIPs[1:]
 	if inPart, problems := r.change(m, vipNumber(1)); !inPart || len(problems) != 1 {
-		t.Errorf("planned in part: %t, problems %v; want true and one", inPart, problems)
+		t.Errorf("partial plan = %t, problems %v; want true and one", inPart, problems)
 	}
 	if inPart, problems := r.change(m); inPart || len(problems) > 0 {
-		t.Errorf("after that planned in part: %t, problems %v; want false and none", inPart, problems)
+		t.Errorf("next: partial plan = %t, problems %v; want false and none", inPart, problems)
 	}
 	if _, found := r.last.want.Frontends[key(3)]; !found {
-		t.Error("the one without room has none now, either")
+		t.Error("the frontend that was over capacity is still missing")
 	}
 }

@@ -36,7 +36,7 @@ func TestSizeFor(t *testing.T) {
 	}
 	f := model.Frontend{Weights: map[forwarding.NodeID]uint32{1: 1_000_000, 2: 3}, Backends: []model.Backend{{}}}
 	if got := SizeFor(&f); got != table.Ordinary {
-		t.Errorf("with the weights of a VIPRoute: %+v", got)
+		t.Errorf("SizeFor with the weights of a VIPRoute = %+v", got)
 	}
 }
 
@@ -65,7 +65,7 @@ func TestTableSlots(t *testing.T) {
 		}
 	}
 	if s.retain(20) || s.retain(forwarding.NodeTableSlotAt(16*forwarding.Rows, 8*forwarding.Rows)) {
-		t.Error("a slot beyond the limit is retained")
+		t.Error("a slot above the limit was retained")
 	}
 }
 
@@ -98,12 +98,12 @@ func TestTablesChangeTheirSize(t *testing.T) {
 	have, problems := advance(t, p, have, many, ample)
 	second := have.Frontends[key(1)].Table
 	if first.Rows() != forwarding.Rows || second.Rows() != 2*forwarding.Rows || len(have.NodeTables) != 1 || len(problems) != 0 {
-		t.Fatalf("from slot %s to %s, %d tables, problems %v", first, second, len(have.NodeTables), problems)
+		t.Fatalf("slot changed from %s to %s, %d tables, problems %v", first, second, len(have.NodeTables), problems)
 	}
 	for i, row := range *have.NodeTables[second] {
 		previous := (*before)[i/2].Primary
 		if row.Primary != previous && (row.Chain[0] != previous || row.History == 0) {
-			t.Fatalf("row %d is %+v, was of node %d", i, row, previous)
+			t.Fatalf("row %d = %+v, previously owned by node %d", i, row, previous)
 		}
 	}
 	grown := have.NodeTables[second]
@@ -111,12 +111,12 @@ func TestTablesChangeTheirSize(t *testing.T) {
 	have, _ = advance(t, NewPlanner(have), have, few, ample)
 	third := have.Frontends[key(1)].Table
 	if third.Rows() != forwarding.Rows || len(have.NodeTables) != 1 {
-		t.Fatalf("from slot %s to %s, %d tables", second, third, len(have.NodeTables))
+		t.Fatalf("slot changed from %s to %s, %d tables", second, third, len(have.NodeTables))
 	}
 	for i, row := range *have.NodeTables[third] {
 		for _, previous := range (*grown)[2*i : 2*i+2] {
 			if row.Primary != previous.Primary && !slices.Contains(row.Chain[:row.History], previous.Primary) {
-				t.Fatalf("row %d is %+v, was %+v", i, row, previous)
+				t.Fatalf("row %d = %+v, previously %+v", i, row, previous)
 			}
 		}
 	}
@@ -132,6 +132,6 @@ func TestTablesStayWithoutRoom(t *testing.T) {
 	have, problems := advance(t, p, have, many, limits)
 	got := have.Frontends[key(1)]
 	if len(problems) != 0 || got.Table.Rows() != forwarding.Rows || len(primariesOf(have.NodeTables[got.Table])) != 200 {
-		t.Errorf("%+v, problems %v", got, problems)
+		t.Errorf("frontend = %+v, problems = %v", got, problems)
 	}
 }

@@ -53,19 +53,19 @@ func TestEqualListsShareASet(t *testing.T) {
 	m := modelOf(restricted(frontend(1, "web", 1), 1, 2), other, six, restricted(frontend(4, "nobody")), frontend(5, "all"))
 	state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), m, ample)
 	if len(problems) != 0 {
-		t.Errorf("problems %v", problems)
+		t.Errorf("problems = %v, want none", problems)
 	}
 	if a, b := state.Frontends[key(1)].Ranges, state.Frontends[key(2)].Ranges; a == 0 || a != b {
-		t.Errorf("equal lists have the sets %d and %d", a, b)
+		t.Errorf("equal lists have different sets %d and %d", a, b)
 	}
 	if len(state.SourceRanges) != 3 {
-		t.Errorf("%d prefixes are written, want 3: %v", len(state.SourceRanges), state.SourceRanges)
+		t.Errorf("%d prefixes were written, want 3: %v", len(state.SourceRanges), state.SourceRanges)
 	}
 	if got := state.Frontends[key(4)].Ranges; got != forwarding.NoSources {
-		t.Errorf("a list without prefixes has the set %d, want the empty one", got)
+		t.Errorf("set of a list without prefixes = %d, want the empty set", got)
 	}
 	if got := state.Frontends[key(5)].Ranges; got != 0 {
-		t.Errorf("a Service without a list has the set %d", got)
+		t.Errorf("set of a Service without a list = %d, want 0", got)
 	}
 }
 
@@ -75,17 +75,17 @@ func TestChangedListIsANewSet(t *testing.T) {
 	want, _ := p.Plan(have, modelOf(restricted(frontend(1, "web", 1), 2, 3)), ample)
 	before, after := have.Frontends[key(1)].Ranges, want.Frontends[key(1)].Ranges
 	if before == after {
-		t.Fatalf("the set %d changes under the frontend", before)
+		t.Fatalf("set %d was modified while the frontend uses it", before)
 	}
 	additions, _ := forwarding.Split(forwarding.Diff(have, want))
 	both := forwarding.Apply(have, additions)
 	if len(both.SourceRanges) != 4 || admitted(both, key(1)) != "[198.51.2.0/24 198.51.3.0/24]" {
-		t.Errorf("before removals the frontend admits %s, of %v", admitted(both, key(1)), both.SourceRanges)
+		t.Errorf("before the removals: the frontend admits %s, sources %v", admitted(both, key(1)), both.SourceRanges)
 	}
 	// Revert before the old list is removed: it is still valid.
 	back, _ := p.Plan(both, modelOf(restricted(frontend(1, "web", 1), 1, 2)), ample)
 	if got := back.Frontends[key(1)].Ranges; got != before {
-		t.Errorf("the former list has the set %d, want %d", got, before)
+		t.Errorf("set of the previous list = %d, want %d", got, before)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestHalfWrittenListIsCompleted(t *testing.T) {
 	}
 	again, _ := p.Plan(have, m, ample)
 	if got := again.Frontends[key(1)].Ranges; got != set || len(again.SourceRanges) != 3 {
-		t.Errorf("the list has the set %d of %v, want %d", got, again.SourceRanges, set)
+		t.Errorf("set of the list = %d of %v, want %d", got, again.SourceRanges, set)
 	}
 	// A partially written list must not be allocated to another list, even if their content is momentarily
 	// equal.
@@ -111,7 +111,7 @@ func TestHalfWrittenListIsCompleted(t *testing.T) {
 	m.VIPs = append(m.VIPs, model.VIP{Address: vipNumber(2)})
 	again, _ = p.Plan(have, m, ample)
 	if admitted(again, key(1)) == admitted(again, key(2)) || again.Frontends[key(1)].Ranges == again.Frontends[key(2)].Ranges {
-		t.Errorf("two lists share the set %d", again.Frontends[key(1)].Ranges)
+		t.Errorf("two different lists share set %d", again.Frontends[key(1)].Ranges)
 	}
 }
 
@@ -121,7 +121,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	p, have := NewPlanner(forwarding.NewState()), forwarding.NewState()
 	have, problems := advance(t, p, have, modelOf(restricted(frontend(1, "web", 1), 1, 2), restricted(frontend(2, "new", 2), 3, 4)), limits)
 	if hasFrontend(have, 2) || admitted(have, key(1)) != "[198.51.1.0/24 198.51.2.0/24]" {
-		t.Errorf("frontends %v: the second must not be served with a part of its list", have.Frontends)
+		t.Errorf("frontends = %v: the second must not be served with a partial list", have.Frontends)
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "new")
 
@@ -129,7 +129,7 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
 	if have.Frontends[key(1)].Ranges != forwarding.NoSources {
-		t.Errorf("the frontend admits %s, want no client", admitted(have, key(1)))
+		t.Errorf("the frontend admits %s, want no clients", admitted(have, key(1)))
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "web")
 	have, problems = advance(t, p, have, changed, limits)
@@ -180,12 +180,12 @@ func checkLists(t *rapid.T, want *forwarding.State, m *model.Model, full bool) {
 		used[planned.Ranges] = true
 		shut := full && (!found || planned.Ranges == forwarding.NoSources)
 		if got := admitted(want, f.Key); got != asksFor(f) && !shut {
-			t.Fatalf("%s admits %s, requests %s", f.Key, got, asksFor(f))
+			t.Fatalf("%s admits %s, want %s", f.Key, got, asksFor(f))
 		}
 	}
 	for source := range want.SourceRanges {
 		if !used[source.Set] {
-			t.Fatalf("the set %d is planned without a user", source.Set)
+			t.Fatalf("set %d is planned, but unused", source.Set)
 		}
 	}
 }
@@ -201,11 +201,11 @@ func checkAdmissions(t *rapid.T, have, want *forwarding.State, limits forwarding
 		for key := range state.Frontends {
 			now, before, after := admitted(state, key), admitted(have, key), admitted(want, key)
 			if now != before && now != after {
-				t.Fatalf("after operation %d, %T, %s admits %s, before %s, at the end %s", i, op, key, now, before, after)
+				t.Fatalf("after operation %d, %T, %s admits %s, previously %s, finally %s", i, op, key, now, before, after)
 			}
 		}
 		if len(state.SourceRanges) > limits.SourceRanges {
-			t.Fatalf("after operation %d, %T, there are %d source ranges", i, op, len(state.SourceRanges))
+			t.Fatalf("after operation %d, %T: %d source ranges exceed the limit", i, op, len(state.SourceRanges))
 		}
 	}
 	return state

@@ -19,18 +19,18 @@ func TestLocalFrontendsHaveTables(t *testing.T) {
 	shared.Local, shared.Shared, shared.Weights = true, true, map[forwarding.NodeID]uint32{2: 1, 3: 2}
 	have, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(alone, shared), ample)
 	if len(problems) != 0 {
-		t.Errorf("problems %v", problems)
+		t.Errorf("problems = %v, want none", problems)
 	}
 	if got := have.Frontends[alone.Key]; got.Table != 0 {
-		t.Errorf("the UDP frontend that has its VIP alone has a table: %+v", got)
+		t.Errorf("the UDP frontend with an exclusive VIP has a table: %+v", got)
 	}
 	got := have.Frontends[key(2)]
 	if got.Table == 0 || !got.Local || got.Endpoints != 0 {
-		t.Fatalf("shared frontend %+v, want one with a node table", got)
+		t.Fatalf("shared frontend = %+v, want one with a node table", got)
 	}
 	for i, row := range *have.NodeTables[got.Table] {
 		if row.Primary != 2 && row.Primary != 3 {
-			t.Fatalf("row %d belongs to node %d", i, row.Primary)
+			t.Fatalf("row %d belongs to node %d, want node 2 or 3", i, row.Primary)
 		}
 	}
 }
@@ -58,11 +58,11 @@ func TestLocalFrontendsYieldTables(t *testing.T) {
 		for i, f := range all {
 			got, found := have.Frontends[f.Key]
 			if want := !f.Local || i < with; !found || got.Table != 0 != want {
-				t.Errorf("%d Cluster frontends: frontend %s is %+v (%v), has a table %v, want %v", cluster, f.Key, got, found, got.Table != 0, want)
+				t.Errorf("%d Cluster frontends: frontend %s = %+v (%v), has a table: %v, want %v", cluster, f.Key, got, found, got.Table != 0, want)
 			}
 		}
 		if len(problems) != limits.NodeTables-with {
-			t.Errorf("%d Cluster frontends: problems %v, want one for each of the %d without a table", cluster, problems, limits.NodeTables-with)
+			t.Errorf("%d Cluster frontends: problems %v, want one for each of %d frontends without a table", cluster, problems, limits.NodeTables-with)
 		}
 	}
 }
@@ -76,21 +76,21 @@ func TestLocalFrontendWithAffinityGoesByItsRow(t *testing.T) {
 	p := NewPlanner(have)
 	have, problems := advance(t, p, have, modelOf(f), ample)
 	if len(problems) != 0 {
-		t.Errorf("problems %v", problems)
+		t.Errorf("problems = %v, want none", problems)
 	}
 	affine := have.Frontends[key(1)]
 	if affine.Table == 0 || affine.Local || affine.Affinity != 10800 || affine.Endpoints == 0 {
-		t.Fatalf("frontend %+v, want one that goes by its node table", affine)
+		t.Fatalf("frontend = %+v, want one that uses its node table", affine)
 	}
 	if owned := primariesOf(have.NodeTables[affine.Table]); len(owned) != 2 || owned[1] == 0 || owned[2] == 0 {
-		t.Errorf("rows by node: %v, want nodes 1 and 2", owned)
+		t.Errorf("rows by node = %v, want nodes 1 and 2", owned)
 	}
 
 	// Connections established with affinity are found by the row.
 	f.Affinity = 0
 	have, _ = advance(t, p, have, modelOf(f), ample)
 	if got := have.Frontends[key(1)]; !got.Local || got.Table != affine.Table {
-		t.Errorf("frontend %+v, was %+v, want its own endpoints first, and the same table", got, affine)
+		t.Errorf("frontend = %+v, previously %+v, want local endpoints preferred and the same table", got, affine)
 	}
 }
 
@@ -99,7 +99,7 @@ func TestOneServicePortOnSharedAndOwnVIP(t *testing.T) {
 	first.Local, second.Local, second.Shared = true, true, true
 	have, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(first, second), ample)
 	if a, b := have.Frontends[key(1)], have.Frontends[key(2)]; b.Table == 0 || a.Table != b.Table || a.Endpoints != b.Endpoints {
-		t.Errorf("frontends %+v and %+v, want one table", a, b)
+		t.Errorf("frontends = %+v and %+v, want a shared table", a, b)
 	}
 }
 
@@ -118,17 +118,17 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	unready.Draining, unready.OnlyEstablished = endpoints(1), true
 	have, problems := advance(t, p, have, modelOf(unready), ample)
 	if got := have.Frontends[key(1)]; got.Table != before.Table || got.Endpoints != 0 || len(problems) != 0 {
-		t.Fatalf("frontend %+v, problems %v, want the table and no endpoints", got, problems)
+		t.Fatalf("frontend = %+v, problems = %v, want the table and no endpoints", got, problems)
 	}
 	if !slices.Equal(*have.NodeTables[before.Table], table) {
-		t.Error("the table has changed")
+		t.Error("the table was modified")
 	}
 	if len(have.Endpoints) != 1 {
-		t.Errorf("endpoints %v, want the one that lives", have.Endpoints)
+		t.Errorf("endpoints = %v, want the remaining one", have.Endpoints)
 	}
 	// After a restart, too.
 	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(forwarding.Diff(have, again)) != 0 {
-		t.Error("a restart changes something")
+		t.Error("a restart changes the plan")
 	}
 
 	back := frontend(1, "web")
@@ -136,14 +136,14 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	have, _ = advance(t, p, have, modelOf(back), ample)
 	for i, row := range *have.NodeTables[have.Frontends[key(1)].Table] {
 		if row.Primary != 3 || row.Chain[0] != table[i].Primary {
-			t.Fatalf("row %d is %+v, was %+v: want node 3, before it the former owner", i, row, table[i])
+			t.Fatalf("row %d = %+v, previously %+v: want node 3 with the previous owner in its chain", i, row, table[i])
 		}
 	}
 
 	gone := frontend(1, "web")
 	have, _ = advance(t, p, have, modelOf(gone), ample)
 	if got := have.Frontends[key(1)]; got.Table != 0 || len(have.NodeTables) != 0 {
-		t.Errorf("frontend %+v has a table though nothing lives", got)
+		t.Errorf("frontend = %+v has a table without any endpoint", got)
 	}
 }
 
@@ -152,7 +152,7 @@ func TestNothingToHold(t *testing.T) {
 	f.Draining, f.OnlyEstablished = endpoints(1), true
 	have, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), modelOf(f), ample)
 	if got := have.Frontends[key(1)]; got.Table != 0 {
-		t.Errorf("frontend %+v has a table", got)
+		t.Errorf("frontend = %+v has a table", got)
 	}
 }
 
@@ -168,15 +168,15 @@ func TestChangeOfPolicy(t *testing.T) {
 	f.Local = true
 	have, _ = advance(t, p, have, modelOf(f), ample)
 	if got := have.Frontends[key(1)]; !got.Local || got.Table != before.Table || have.NodeTables[got.Table] != table {
-		t.Fatalf("frontend %+v, was %+v, want the same table", got, before)
+		t.Fatalf("frontend = %+v, previously %+v, want the same table", got, before)
 	}
 	if again, _ := NewPlanner(have).Plan(have, modelOf(f), ample); len(forwarding.Diff(have, again)) != 0 {
-		t.Error("a restart changes something")
+		t.Error("a restart changes the plan")
 	}
 
 	f.Local = false
 	have, _ = advance(t, p, have, modelOf(f), ample)
 	if got := have.Frontends[key(1)]; got != before {
-		t.Errorf("frontend %+v, want %+v as before", got, before)
+		t.Errorf("frontend = %+v, want %+v", got, before)
 	}
 }

@@ -124,7 +124,7 @@ func TestServiceWeights(t *testing.T) {
 			got := shares(planned(test.services, test.weights...))
 			for service := -1; service < 3; service++ {
 				if off := math.Abs(got[service] - test.want[service]); off > .015 {
-					t.Errorf("Service %d has %.4f of the flows, want %.4f", service, got[service], test.want[service])
+					t.Errorf("Service %d receives %.4f of the flows, want %.4f", service, got[service], test.want[service])
 				}
 			}
 		})
@@ -146,11 +146,11 @@ func TestEqualWeightsMoveNoRow(t *testing.T) {
 		for id, state := range states {
 			got, want := state.Frontends[key(1)], plain[id].Frontends[key(1)]
 			if !state.NodeTables[got.Table].Equal(plain[id].NodeTables[want.Table]) {
-				t.Errorf("%s: node %d has other node rows", name, id)
+				t.Errorf("%s: node %d has different node rows", name, id)
 			}
 			if name == "one backend, large weight" && got.Endpoints != 0 &&
 				*state.EndpointTables[got.Endpoints] != *plain[id].EndpointTables[want.Endpoints] {
-				t.Errorf("%s: node %d has other endpoint rows", name, id)
+				t.Errorf("%s: node %d has different endpoint rows", name, id)
 			}
 		}
 	}
@@ -165,23 +165,23 @@ func TestChangedWeightsKeepConnections(t *testing.T) {
 	for _, weights := range [][]int32{{10, 90}, {0, 1}, {1, 0}, {50, 50}} {
 		next, problems := advance(t, p, have, model.Build(routed("node1", services, weights...)), ample)
 		if len(problems) > 0 {
-			t.Fatalf("problems %v", problems)
+			t.Fatalf("problems = %v, want none", problems)
 		}
 		if len(next.Endpoints) != 3 {
 			t.Errorf("weights %v: %d endpoints, want all 3 of the node", weights, len(next.Endpoints))
 		}
 		for id, endpoint := range have.Endpoints {
 			if next.Endpoints[id] != endpoint {
-				t.Errorf("weights %v: id %d was %v and is %v", weights, id, endpoint, next.Endpoints[id])
+				t.Errorf("weights %v: id %d changed from %v to %v", weights, id, endpoint, next.Endpoints[id])
 			}
 		}
 		before, after := have.Frontends[key(1)], next.Frontends[key(1)]
 		if before != after {
-			t.Errorf("weights %v: the frontend was %+v and is %+v", weights, before, after)
+			t.Errorf("weights %v: the frontend changed from %+v to %+v", weights, before, after)
 		}
 		for i, row := range *next.NodeTables[after.Table] {
 			if old := (*have.NodeTables[before.Table])[i]; row.Primary != old.Primary && row.Chain[0] != old.Primary {
-				t.Fatalf("weights %v: row %d is %+v, was %+v", weights, i, row, old)
+				t.Fatalf("weights %v: row %d = %+v, previously %+v", weights, i, row, old)
 			}
 		}
 		have = next

@@ -43,7 +43,7 @@ func TestNodesHaveZones(t *testing.T) {
 	state, _ := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), zonalModel(1, zonal(1, "web")), ample)
 	for id, zone := range map[forwarding.NodeID]forwarding.Zone{2: 2, 3: 0} {
 		if got := state.Nodes[id].Zone; got != zone {
-			t.Errorf("node %d is in zone %d, want %d", id, got, zone)
+			t.Errorf("zone of node %d = %d, want %d", id, got, zone)
 		}
 	}
 }
@@ -53,25 +53,25 @@ func TestZonesHaveTables(t *testing.T) {
 	for own := range forwarding.Zone(3) {
 		state, problems := advance(t, NewPlanner(forwarding.NewState()), forwarding.NewState(), zonalModel(own, zonal(1, "web")), ample)
 		if len(problems) != 0 {
-			t.Fatalf("problems %v", problems)
+			t.Fatalf("problems = %v, want none", problems)
 		}
 		f := state.Frontends[key(1)]
 		if f.Table != f.Zones[own] || f.Zones[0] == 0 || f.Zones[1] == 0 || f.Zones[2] == 0 || f.Zones[3] != 0 || len(state.NodeTables) != 3 {
-			t.Fatalf("in zone %d: %+v with %d tables", own, f, len(state.NodeTables))
+			t.Fatalf("local zone %d: %+v with %d tables", own, f, len(state.NodeTables))
 		}
 		if first == nil {
 			first = state
 		}
 		for zone := range 3 {
 			if !state.NodeTables[f.Zones[zone]].Equal(first.NodeTables[first.Frontends[key(1)].Zones[zone]]) {
-				t.Errorf("nodes of zones 0 and %d do not agree on the table of zone %d", own, zone)
+				t.Errorf("nodes in zones 0 and %d have different tables for zone %d", own, zone)
 			}
 		}
 		if all := primariesOf(state.NodeTables[f.Zones[0]]); len(all) != 3 {
-			t.Errorf("rows without a zone by node: %v, want three nodes", all)
+			t.Errorf("rows without a zone by node = %v, want three nodes", all)
 		}
 		if a := primariesOf(state.NodeTables[f.Zones[1]]); a[1] != minRows {
-			t.Errorf("rows of zone a by node: %v, want node 1 alone", a)
+			t.Errorf("rows of zone a by node = %v, want only node 1", a)
 		}
 	}
 }
@@ -90,12 +90,12 @@ func TestHintsComeAndGo(t *testing.T) {
 	have, _ = advance(t, p, have, zonalModel(1, zonal(1, "web")), ample)
 	zoned := have.Frontends[key(1)]
 	if zoned.Table != slot {
-		t.Errorf("the table went from slot %d to %d", slot, zoned.Table)
+		t.Errorf("the table moved from slot %d to %d", slot, zoned.Table)
 	}
 	for zone, owner := range map[forwarding.Zone]forwarding.NodeID{1: 1, 2: 2} {
 		for i, row := range *have.NodeTables[zoned.Zones[zone]] {
 			if previous := before[i].Primary; row.Primary != owner || previous != owner && (row.Chain[0] != previous || row.History == 0) {
-				t.Fatalf("zone %d, row %d: %+v, was %+v", zone, i, row, before[i])
+				t.Fatalf("zone %d, row %d = %+v, previously %+v", zone, i, row, before[i])
 			}
 		}
 	}
@@ -112,7 +112,7 @@ func TestHintsComeAndGo(t *testing.T) {
 				holders[previous] = true
 			}
 			if row.Primary != before[i].Primary || !holders[1] || !holders[2] || !holders[before[i].Primary] {
-				t.Fatalf("%s: row %d: %+v, want the owners of all zones in it", name, i, row)
+				t.Fatalf("%s: row %d = %+v, want the owners of all zones", name, i, row)
 			}
 		}
 	}
@@ -128,11 +128,11 @@ func TestZoneWithoutEndpoints(t *testing.T) {
 	empty.Zones = [forwarding.Zones]map[forwarding.NodeID]uint32{empty.Weights, empty.Weights, {2: 1}}
 	have, _ = advance(t, p, have, zonalModel(2, empty), ample)
 	if after := have.Frontends[key(1)].Zones; after != slots {
-		t.Errorf("tables went from %v to %v", slots, after)
+		t.Errorf("the tables moved from %v to %v", slots, after)
 	}
 	for i, row := range *have.NodeTables[slots[1]] {
 		if row.Chain[0] != 1 || row.Primary == 1 {
-			t.Fatalf("row %d: %+v, want node 1 as its former owner", i, row)
+			t.Fatalf("row %d = %+v, want node 1 as previous owner", i, row)
 		}
 	}
 }
@@ -149,12 +149,12 @@ func TestNewZone(t *testing.T) {
 	have, _ = advance(t, p, have, m, ample)
 	f := have.Frontends[key(1)]
 	if f.Zones[0] != before.Zones[0] || f.Zones[1] != before.Zones[1] || f.Zones[3] != before.Zones[2] {
-		t.Errorf("tables of the zones were %v and are %v, want them to keep their places", before.Zones, f.Zones)
+		t.Errorf("zone tables changed from %v to %v, want the same slots", before.Zones, f.Zones)
 	}
 	for i, row := range *have.NodeTables[f.Zones[2]] {
 		known := map[forwarding.NodeID]bool{row.Primary: true, row.Chain[0]: true, row.Chain[1]: true}
 		if row.Primary != 3 || !known[1] || !known[2] {
-			t.Fatalf("row %d of the new zone: %+v, want the owners of all zones in it", i, row)
+			t.Fatalf("row %d of the new zone = %+v, want the owners of all zones", i, row)
 		}
 	}
 }
@@ -170,16 +170,16 @@ func TestZonesOutliveTheLastReadyEndpoint(t *testing.T) {
 	have, problems := advance(t, p, have, zonalModel(1, unready), ample)
 	f := have.Frontends[key(1)]
 	if f.Zones != before.Frontends[key(1)].Zones || len(problems) != 0 {
-		t.Fatalf("%+v, problems %v", f, problems)
+		t.Fatalf("frontend = %+v, problems = %v", f, problems)
 	}
 	for _, slot := range f.Zones[:3] {
 		if !have.NodeTables[slot].Equal(before.NodeTables[slot]) {
-			t.Errorf("table %d has changed", slot)
+			t.Errorf("table %d was modified", slot)
 		}
 	}
 	have, _ = advance(t, p, have, zonalModel(1, frontend(1, "web")), ample)
 	if f := have.Frontends[key(1)]; len(have.NodeTables) != 0 || f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) {
-		t.Errorf("%d tables are left without any endpoint, %+v", len(have.NodeTables), f)
+		t.Errorf("%d tables remain without any endpoint, %+v", len(have.NodeTables), f)
 	}
 }
 
@@ -202,15 +202,15 @@ func TestNoRoomForZones(t *testing.T) {
 			have, problems = advance(t, p, have, m, limits)
 		}
 		if f := have.Frontends[key(1)]; f.Zones == ([forwarding.Zones]forwarding.NodeTableSlot{}) {
-			t.Errorf("in zone %d: the first frontend has no tables of zones: %+v", own, f)
+			t.Errorf("local zone %d: the first frontend has no zone tables: %+v", own, f)
 		}
 		f := have.Frontends[key(2)]
 		if f.Zones != ([forwarding.Zones]forwarding.NodeTableSlot{}) || len(primariesOf(have.NodeTables[f.Table])) != 3 {
-			t.Errorf("in zone %d: %+v, want one table with all nodes", own, f)
+			t.Errorf("local zone %d: %+v, want one table with all nodes", own, f)
 		}
 		if len(problems) != 1 || problems[0].Reason != millracev1beta1.ReasonMapFull || problems[0].Object.Name != "late" ||
 			!strings.Contains(problems[0].Message, "room for 5 node tables") {
-			t.Errorf("problems %v", problems)
+			t.Errorf("problems = %v", problems)
 		}
 	}
 }

@@ -61,12 +61,12 @@ func checkRow(t rapid.TB, number int, row forwarding.Row, exists func(forwarding
 			continue
 		}
 		if ended || slices.Contains(seen, node) || !exists(node) {
-			t.Fatalf("row %d: %+v has a gap, a repetition or a node that does not exist", number, row)
+			t.Fatalf("row %d = %+v has a gap, a duplicate or a missing node", number, row)
 		}
 		seen = append(seen, node)
 	}
 	if history := int(row.History); history > 0 && (history > forwarding.ChainLength || row.Chain[history-1] == 0) {
-		t.Fatalf("row %d: %+v has more history than chain", number, row)
+		t.Fatalf("row %d = %+v: the history is longer than the chain", number, row)
 	}
 }
 
@@ -85,11 +85,11 @@ func TestAdvance(t *testing.T) {
 			}
 			table = r.Advance(old, Ordinary, w, exists)
 			if old != nil && !old.Equal(copied) {
-				t.Fatal("Advance has changed the old table")
+				t.Fatal("Advance modified the old table")
 			}
 			checkStep(t, r, *copied, *table, w, exists)
 			if again := r.Advance(table, Ordinary, w, exists); again != table {
-				t.Fatal("a table at rest was copied or changed")
+				t.Fatal("an unchanged table was copied or modified")
 			}
 		}
 	})
@@ -102,25 +102,25 @@ func checkStep(
 	for i := range next {
 		checkRow(t, i, next[i], exists)
 		if next[i].Primary != owners[i] {
-			t.Fatalf("row %d has the primary %d, want %d", i, next[i].Primary, owners[i])
+			t.Fatalf("row %d: primary %d, want %d", i, next[i].Primary, owners[i])
 		}
 		chain := next[i].Chain[:]
 		if old[i].Primary == owners[i] {
 			if next[i] != old[i] && !slices.ContainsFunc(old[i].Chain[:], func(n forwarding.NodeID) bool { return n != 0 && !exists(n) }) {
-				t.Fatalf("row %d was at rest but went from %+v to %+v", i, old[i], next[i])
+				t.Fatalf("row %d changed from %+v to %+v, want it unchanged", i, old[i], next[i])
 			}
 			continue
 		}
 		if old[i].Primary != 0 && exists(old[i].Primary) && chain[0] != old[i].Primary {
-			t.Fatalf("row %d: the former owner %d is not the newest of %v", i, old[i].Primary, chain)
+			t.Fatalf("row %d: previous owner %d is not the first of %v", i, old[i].Primary, chain)
 		}
 		if old[i].Primary != 0 && exists(old[i].Primary) && next[i].History == 0 {
-			t.Fatalf("row %d: the move from %+v left no history in %+v", i, old[i], next[i])
+			t.Fatalf("row %d: the move from %+v is missing in the history of %+v", i, old[i], next[i])
 		}
 		// A place is free only if no weighted node is left.
 		for node, weight := range w {
 			if weight > 0 && chain[forwarding.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
-				t.Fatalf("row %d: %+v has room, but node %d is not in it", i, next[i], node)
+				t.Fatalf("row %d = %+v has room, but does not contain node %d", i, next[i], node)
 			}
 		}
 	}

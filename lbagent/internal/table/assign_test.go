@@ -97,7 +97,7 @@ func TestAssignIsStable(t *testing.T) {
 		owner, gone := node.Draw(t, "owner"), node.Draw(t, "gone")
 		exists := func(id forwarding.NodeID) bool { return id != gone }
 		if rests := isUnchanged(row, owner, exists); rests != (successor(row, owner, exists) == row) {
-			t.Fatalf("%+v at rest with the owner %d and without node %d: %t", row, owner, gone, rests)
+			t.Fatalf("%+v: unchanged with owner %d and without node %d = %t", row, owner, gone, rests)
 		}
 	})
 }

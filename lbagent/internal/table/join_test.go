@@ -45,10 +45,10 @@ func TestJoinRow(t *testing.T) {
 				t.Errorf("%+v, want %+v", (*got)[7], c.want)
 			}
 			if (got == base) != (c.want == c.base) {
-				t.Errorf("base itself: %t", got == base)
+				t.Errorf("returned base itself = %t", got == base)
 			}
 			if again := Join(got, others...); again != got {
-				t.Errorf("joined once more: %+v", (*again)[7])
+				t.Errorf("a repeated Join returns a different table: %+v", (*again)[7])
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestJoinedTablesHold(t *testing.T) {
 		for i, row := range *joined {
 			checkRow(t, i, row, everyNode)
 			if row.Primary != (*tables[0])[i].Primary {
-				t.Fatalf("row %d has the primary %d, was %d", i, row.Primary, (*tables[0])[i].Primary)
+				t.Fatalf("row %d: primary changed to %d from %d", i, row.Primary, (*tables[0])[i].Primary)
 			}
 		}
 		w := genWeights(t)

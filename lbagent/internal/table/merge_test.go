@@ -35,7 +35,7 @@ func TestMergeRow(t *testing.T) {
 		base, other := &forwarding.NodeTable{7: c.base}, &forwarding.NodeTable{7: c.other}
 		got, fits := Merge(base, other)
 		if fits != c.fits {
-			t.Errorf("%s: fits %t", c.name, fits)
+			t.Errorf("%s: fits = %t", c.name, fits)
 		}
 		if fits && ((*got)[7] != c.want || (got == base) != (c.want == c.base)) {
 			t.Errorf("%s: %+v, want %+v; base itself: %t", c.name, (*got)[7], c.want, got == base)
@@ -75,23 +75,23 @@ func TestMergedTablesHold(t *testing.T) {
 			}
 		}
 		if next := r.Advance(got, Ordinary, last, all); next != got {
-			t.Fatal("the same weights change it")
+			t.Fatal("equal weights changed the table")
 		}
 		if again, fits := Merge(got, tables[1]); !fits || again != got {
-			t.Fatal("the second merge differs")
+			t.Fatal("a repeated Merge returns a different table")
 		}
 	})
 	if united == 0 {
-		t.Error("no two tables were united")
+		t.Error("no pair of tables was merged")
 	}
 }
 
 func TestIsFull(t *testing.T) {
 	table := &forwarding.NodeTable{9: {Primary: 1, Chain: [forwarding.ChainLength]forwarding.NodeID{2, 3, 4}, History: 2}}
 	if IsFull(table) {
-		t.Error("ranks count")
+		t.Error("IsFull counts ranks as history")
 	}
 	if (*table)[9].History++; !IsFull(table) {
-		t.Error("a full history does not count")
+		t.Error("IsFull ignores a full history")
 	}
 }

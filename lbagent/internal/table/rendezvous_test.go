@@ -78,14 +78,14 @@ func TestShareIsProportionalToWeight(t *testing.T) {
 		owned := countOwners(NewRendezvous().Primaries(w, Ordinary))
 		if total == 0 {
 			if owned[0] != forwarding.Rows {
-				t.Fatalf("without a weight %d rows have an owner", forwarding.Rows-owned[0])
+				t.Fatalf("%d rows have an owner without any weight", forwarding.Rows-owned[0])
 			}
 			return
 		}
 		for node, weight := range w {
 			down := int(weight) * forwarding.Rows / total
 			if got := owned[node]; got < down*9/10 || got > (down+1)*11/10 {
-				t.Errorf("node %d of weight %d of %d owns %d rows, want %d or a tenth more or less", node, weight, total, got, down)
+				t.Errorf("node %d with weight %d of %d owns %d rows, want %d plus or minus 10 percent", node, weight, total, got, down)
 			}
 		}
 	})
@@ -140,9 +140,9 @@ func TestChangesMoveFewRows(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d nodes: %d rows moved, %d had to", c.nodes, moved, must)
+		t.Logf("%d nodes: %d rows moved, minimum %d", c.nodes, moved, must)
 		if float64(moved) > c.most*float64(must) {
-			t.Errorf("%d nodes: %d rows moved, %d had to", c.nodes, moved, must)
+			t.Errorf("%d nodes: %d rows moved, minimum %d", c.nodes, moved, must)
 		}
 	}
 }
@@ -157,7 +157,7 @@ func TestCacheDoesNotDecide(t *testing.T) {
 		}
 		used.Evict(func(node forwarding.NodeID) bool { return node%2 == 0 })
 		if !used.Advance(nil, Ordinary, w, everyNode).Equal(NewRendezvous().Advance(nil, Ordinary, w, everyNode)) {
-			t.Fatal("the table depends on what was computed before")
+			t.Fatal("the result depends on previous computations")
 		}
 	})
 }

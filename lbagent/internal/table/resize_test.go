@@ -22,11 +22,11 @@ func TestResize(t *testing.T) {
 		grown := Resize(table, times*forwarding.MinRows)
 		for i, row := range *grown {
 			if row != (*table)[i/times] {
-				t.Fatalf("row %d of %d is %+v, was %+v", i, len(*grown), row, (*table)[i/times])
+				t.Fatalf("row %d of %d = %+v, previously %+v", i, len(*grown), row, (*table)[i/times])
 			}
 		}
 		if back := Resize(grown, forwarding.MinRows); !back.Equal(table) {
-			t.Fatal("reverting results in another table")
+			t.Fatal("shrinking back returns a different table")
 		}
 	})
 }
@@ -65,7 +65,7 @@ func TestSizedTables(t *testing.T) {
 		for node, count := range countOwners(owners) {
 			part, tolerance := test.size.Rows/test.nodes, test.size.tolerance().part
 			if count < part*(100-tolerance)/100 || count > (part+1)*(100+tolerance)/100 && count > part+1 {
-				t.Errorf("%d nodes: node %d has %d of %d rows", test.nodes, node, count, test.size.Rows)
+				t.Errorf("%d nodes: node %d owns %d of %d rows", test.nodes, node, count, test.size.Rows)
 			}
 		}
 		moved, tries := 0, 5
@@ -78,9 +78,9 @@ func TestSizedTables(t *testing.T) {
 			}
 		}
 		times := float64(moved) / float64(tries) / float64(test.to.Rows) * float64(test.nodes+1)
-		t.Logf("%d nodes, %d rows: one more moves %.2f times what it takes", test.nodes, test.size.Rows, times)
+		t.Logf("%d nodes, %d rows: adding a node moves %.2f times the minimum", test.nodes, test.size.Rows, times)
 		if times > test.most {
-			t.Errorf("%d nodes: %.2f times, want %.2f at most", test.nodes, times, test.most)
+			t.Errorf("%d nodes: %.2f times the minimum, want at most %.2f", test.nodes, times, test.most)
 		}
 	}
 }
@@ -108,20 +108,20 @@ func TestAdvanceGrows(t *testing.T) {
 		before := (*old)[i/2]
 		checkRow(t, i, row, everyNode)
 		if row.Primary != owners[i] {
-			t.Fatalf("row %d has the primary %d, want %d", i, row.Primary, owners[i])
+			t.Fatalf("row %d: primary %d, want %d", i, row.Primary, owners[i])
 		}
 		if row.Primary != before.Primary && (row.Chain[0] != before.Primary || row.History != before.History+1) {
-			t.Fatalf("row %d was %+v and is %+v", i, before, row)
+			t.Fatalf("row %d changed from %+v to %+v", i, before, row)
 		}
 	}
 	if again := r.Advance(next, double, w, everyNode); again != next {
-		t.Error("the second resize differs")
+		t.Error("a repeated resize returns a different table")
 	}
 	back := r.Advance(next, Ordinary, w, everyNode)
 	for i, row := range *back {
 		for _, previous := range (*next)[2*i : 2*i+2] {
 			if previous.Primary != row.Primary && !slices.Contains(row.Chain[:row.History], previous.Primary) {
-				t.Fatalf("row %d was %+v and is %+v", i, previous, row)
+				t.Fatalf("row %d changed from %+v to %+v", i, previous, row)
 			}
 		}
 	}

@@ -25,13 +25,13 @@ func TestRetainOwners(t *testing.T) {
 			before := old.Clone()
 			got := RetainOwners(old, exists)
 			if (*got)[7] != c.after {
-				t.Errorf("row %+v, want %+v", (*got)[7], c.after)
+				t.Errorf("row = %+v, want %+v", (*got)[7], c.after)
 			}
 			if !old.Equal(before) {
-				t.Error("the table that was given has changed")
+				t.Error("the input table was modified")
 			}
 			if (got == old) != (c.before == c.after) {
-				t.Error("a table without change is to be returned as it is")
+				t.Error("an unchanged table was copied")
 			}
 		})
 	}

@@ -28,7 +28,7 @@ func TestScoresDecide(t *testing.T) {
 			for i := range contenders {
 				d := contenders[i].distance(row)
 				if own := contenders[owner].distance(row); d.less(own) || i < owner && !own.less(d) {
-					t.Fatalf("row %d is that of contender %d, and %d is nearer", row, owner, i)
+					t.Fatalf("row %d is owned by contender %d, but %d is closer", row, owner, i)
 				}
 			}
 			previous := forwarding.Row{

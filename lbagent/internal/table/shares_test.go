@@ -75,12 +75,12 @@ func TestSharesAreExact(t *testing.T) {
 			exact := uint64(share.Weight) * forwarding.EndpointRows
 			least := int(exact / total)
 			if got := rows[share.ID]; got < least || got > least+1 || exact%total == 0 && got != least {
-				t.Errorf("%v of weight %d of %d has %d rows, want %d or one more", endpoint, share.Weight, total, got, least)
+				t.Errorf("%v with weight %d of %d has %d rows, want %d or one more", endpoint, share.Weight, total, got, least)
 			}
 			sum += rows[share.ID]
 		}
 		if sum != forwarding.EndpointRows {
-			t.Errorf("%d rows belong to none of the shares", forwarding.EndpointRows-sum)
+			t.Errorf("%d rows belong to no share", forwarding.EndpointRows-sum)
 		}
 	})
 }
@@ -104,7 +104,7 @@ func TestCommonWeightFactorIsIgnored(t *testing.T) {
 		a := equalShares(ids, rapid.Uint32Min(1).Draw(t, "weight"))
 		a[endpointNumber(65535, false)] = Share{ID: 65535}
 		if *Shares(a) != *Shares(equalShares(ids, 1)) {
-			t.Error("another common weight results in another table")
+			t.Error("scaling all weights results in a different table")
 		}
 	})
 }
@@ -119,7 +119,7 @@ func TestSharesDoNotDependOnIDs(t *testing.T) {
 		a, b := Shares(drawn), Shares(renamed)
 		for row := range a {
 			if a[row]+1000000 != b[row] {
-				t.Fatalf("row %d: %d and %d are not the same endpoint", row, a[row], b[row])
+				t.Fatalf("row %d: endpoints %d and %d differ", row, a[row], b[row])
 			}
 		}
 	})
@@ -146,7 +146,7 @@ func TestSharesMoveMinimally(t *testing.T) {
 		}
 		// Rows given up because of quotas may move to another endpoint.
 		if slack := forwarding.EndpointRows / 4; moved > must+slack {
-			t.Errorf("%d rows moved, %d had to", moved, must)
+			t.Errorf("%d rows moved, minimum %d", moved, must)
 		}
 	})
 }
@@ -157,14 +157,14 @@ func TestSharesRefuse(t *testing.T) {
 		Refused:                  {ID: forwarding.RefusedEndpoint, Weight: 1},
 	}
 	if rows := countRows(Shares(some)); rows[1] != 384 || rows[forwarding.RefusedEndpoint] != 128 {
-		t.Errorf("rows of a quarter that is refused: %v", rows)
+		t.Errorf("rows with a quarter refused = %v", rows)
 	}
 	if *Shares(nil) != (forwarding.EndpointTable{}) {
-		t.Error("the table of no shares is not empty")
+		t.Error("Shares(nil) is not the empty table")
 	}
 	only := shares{Refused: {ID: forwarding.RefusedEndpoint, Weight: 1}}
 	if rows := countRows(Shares(only)); rows[forwarding.RefusedEndpoint] != forwarding.EndpointRows {
-		t.Errorf("rows of all that is refused: %v", rows)
+		t.Errorf("rows with everything refused = %v", rows)
 	}
 }
 
@@ -178,6 +178,6 @@ func TestSharesStayTheSame(t *testing.T) {
 		sum = mix(sum ^ uint64(id))
 	}
 	if want := uint64(0x542ef9159c0773f4); sum != want {
-		t.Errorf("checksum of the table = %#x, want %#x: an upgrade would give new flows of a client other endpoints", sum, want)
+		t.Errorf("checksum of the table = %#x, want %#x: an upgrade would move new flows of a client to other endpoints", sum, want)
 	}
 }

@@ -117,13 +117,13 @@ func TestChainKeepsConnections(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			whole, none := broken(c.steps, forwarding.ChainLength, ordinary), broken(c.steps, 0, ordinary)
 			bySize := broken(c.steps, forwarding.ChainLength, sized)
-			t.Logf("%.2f%% of the connections break, %.2f%% in tables by the number of pods, %.2f%% without a chain",
+			t.Logf("%.2f%% of the connections break, %.2f%% with tables sized by pods, %.2f%% without a chain",
 				whole*100, bySize*100, none*100)
 			if whole > c.most || bySize > c.mostSized {
 				t.Errorf("%.2f%% and %.2f%% break, want at most %.2f%% and %.2f%%", whole*100, bySize*100, c.most*100, c.mostSized*100)
 			}
 			if none < c.without {
-				t.Errorf("%.2f%% break without a chain, want at least %.2f%%: the case proves nothing", none*100, c.without*100)
+				t.Errorf("%.2f%% of the connections break without a chain, want at least %.2f%%: the test case is invalid", none*100, c.without*100)
 			}
 		})
 	}

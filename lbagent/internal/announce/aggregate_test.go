@@ -73,7 +73,7 @@ func TestAggregates(t *testing.T) {
 				}
 			}
 			if len(decisions) != 2 {
-				t.Errorf("decisions %v, want one for each VIP", decisions)
+				t.Errorf("decisions %v, want one per VIP", decisions)
 			}
 		})
 	}
@@ -92,7 +92,7 @@ func TestAttributesOfAggregates(t *testing.T) {
 		state := planned(m)
 		routes, _ := Decide(m, nodeWith(state, state))
 		if len(routes["r1"]) != 1 || routes["r1"][0].MED != &low {
-			t.Errorf("VIP %d of the first: routes %+v, want one with the MED of a", firstVIP, routes["r1"])
+			t.Errorf("VIP %d is first: routes %+v, want one with the MED of a", firstVIP, routes["r1"])
 		}
 	}
 }
@@ -109,10 +109,10 @@ func TestDrainOfAggregates(t *testing.T) {
 		node.Phase = Draining
 		routes, _ := Decide(m, node)
 		if got := prefixes(routes["r1"]); !reflect.DeepEqual(got, []string{"203.0.113.0/28"}) {
-			t.Fatalf("alone %t: routes %v", alone, got)
+			t.Fatalf("alone %t: routes = %v", alone, got)
 		}
 		if got := len(routes["r1"][0].Communities) > 0; got != marked {
-			t.Errorf("alone %t: marked %t, want %t", alone, got, marked)
+			t.Errorf("alone %t: marked = %t, want %t", alone, got, marked)
 		}
 	}
 }

@@ -241,14 +241,14 @@ func TestDecide(t *testing.T) {
 			}
 			routes, decisions := Decide(m, &Node{Programmed: state, Planned: want, Unattached: c.unattached, Duplicates: c.duplicates, Announced: c.announced})
 			if len(decisions) != 1 || decisions[0].VIP != vip4 {
-				t.Fatalf("decisions %+v, want one, of %s", decisions, vip4)
+				t.Fatalf("decisions %+v, want one for %s", decisions, vip4)
 			}
 			decision := decisions[0]
 			if decision.Reason != c.reason || !slices.Equal(decision.Peers, c.peers) {
-				t.Errorf("decision %+v, want the reason %q and the peers %v", decision, c.reason, c.peers)
+				t.Errorf("decision %+v, want reason %q and peers %v", decision, c.reason, c.peers)
 			}
 			if (decision.Message == "") != (c.reason == "") {
-				t.Errorf("message %q beside the reason %q", decision.Message, decision.Reason)
+				t.Errorf("message %q with reason %q", decision.Message, decision.Reason)
 			}
 			if len(routes) != len(c.peers) {
 				t.Errorf("routes to %d peers, want %d", len(routes), len(c.peers))
@@ -321,7 +321,7 @@ func TestWeight(t *testing.T) {
 			routes, _ := Decide(&changed, nodeWith(planned(&changed), planned(&changed)))
 			for _, peer := range []string{"r1", "r2"} {
 				if len(routes[peer]) != 1 || routes[peer][0].Weight != test.want {
-					t.Errorf("to %s %+v, want weight %d", peer, routes[peer], test.want)
+					t.Errorf("routes to %s = %+v, want weight %d", peer, routes[peer], test.want)
 				}
 			}
 		})
@@ -342,13 +342,13 @@ func TestAnnouncedOnlyWhenProgrammed(t *testing.T) {
 		state := forwarding.Apply(forwarding.NewState(), ops[:done])
 		routes, _ := Decide(m, nodeWith(state, want))
 		if announced := len(routes) > 0; announced != (done == len(ops)) {
-			t.Fatalf("after %d of %d operations announced is %t", done, len(ops), announced)
+			t.Fatalf("after %d of %d operations: announced = %t", done, len(ops), announced)
 		}
 	})
 	m := base()
 	programmed := planned(m)
 	m.VIPs, m.Frontends = nil, nil
 	if routes, decisions := Decide(m, nodeWith(programmed, planned(m))); len(routes) != 0 || len(decisions) != 0 {
-		t.Errorf("a VIP that is to go has the routes %v", routes)
+		t.Errorf("routes of a removed VIP = %v", routes)
 	}
 }

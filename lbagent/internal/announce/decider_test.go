@@ -34,7 +34,7 @@ func TestDecider(t *testing.T) {
 		}
 	})
 	if parts == 0 {
-		t.Error("everything was decided each time")
+		t.Error("every pass decided all VIPs")
 	}
 }
 
@@ -56,7 +56,7 @@ func (h *history) pass(t *rapid.T) {
 	var whole Unready
 	h.unready.update(h.m, changes)
 	if whole.update(h.m, nil); !maps.Equal(h.unready.idle, whole.idle) {
-		t.Fatalf("idle are %v, not %v", h.unready.idle, whole.idle)
+		t.Fatalf("idle = %v, want %v", h.unready.idle, whole.idle)
 	}
 	h.see(t)
 	want, differs, _ := h.planner.Replan(plan.MapContent{State: h.have, Pending: h.pending}, h.m, changes, limits)
@@ -79,7 +79,7 @@ func (h *history) pass(t *rapid.T) {
 	routes, decisions := h.decider.Decide(h.m, Change{Model: changes, Maps: differs}, &h.node)
 	wantRoutes, wantDecisions := Decide(h.m, &h.node)
 	if !reflect.DeepEqual(routes, wantRoutes) || !reflect.DeepEqual(decisions, wantDecisions) {
-		t.Fatalf("routes %v and decisions %v,\nnot %v and %v\nchanges %+v, entries %+v", routes, decisions, wantRoutes, wantDecisions, changes, differs)
+		t.Fatalf("routes %v, decisions %v\nwant %v and %v\nchanges %+v, entries %+v", routes, decisions, wantRoutes, wantDecisions, changes, differs)
 	}
 	due := rapid.Bool().Draw(t, "removals are due")
 	removed := schedule.Remove(write, func(forwarding.Op) bool { return due })
@@ -231,6 +231,6 @@ func TestDeciderKeepsLists(t *testing.T) {
 	change := Change{Model: &model.Changes{Since: m, VIPs: []netip.Addr{vip4}}, Maps: &forwarding.Entries{VIPs: []netip.Addr{vip4}}}
 	sameRoutes, sameDecisions := d.Decide(&next, change, node)
 	if len(routes["r1"]) != 1 || !delta.IsSame(routes["r1"], sameRoutes["r1"]) || !delta.IsSame(decisions, sameDecisions) {
-		t.Errorf("routes %v and %v, decisions %v and %v", routes, sameRoutes, decisions, sameDecisions)
+		t.Errorf("routes %v and %v, decisions %v and %v are not shared", routes, sameRoutes, decisions, sameDecisions)
 	}
 }

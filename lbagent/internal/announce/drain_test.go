@@ -33,7 +33,7 @@ func TestDrainAdvances(t *testing.T) {
 		var d Drain
 		for i, s := range steps {
 			if phase, wait := d.Advance(s.departing, delay, start.Add(s.at)); phase != s.phase || wait != s.wait {
-				t.Errorf("%s, step %d: phase %d, again in %s; want %d, %s", name, i, phase, wait, s.phase, s.wait)
+				t.Errorf("%s, step %d: phase %d, next check in %s; want %d, %s", name, i, phase, wait, s.phase, s.wait)
 			}
 		}
 	}
@@ -75,7 +75,7 @@ func TestDecideDeparture(t *testing.T) {
 		node.Phase = test.phase
 		routes, decisions := Decide(m, node)
 		if got := decisions[0].Reason == "" && len(routes["r1"]) == 1; got != test.announced {
-			t.Errorf("%s: announced is %t: %+v", name, got, decisions[0])
+			t.Errorf("%s: announced = %t: %+v", name, got, decisions[0])
 			continue
 		}
 		if !test.announced {
@@ -86,11 +86,11 @@ func TestDecideDeparture(t *testing.T) {
 		}
 		external, internal := routes["r1"][0], routes["r2"][0]
 		if got := slices.Contains(external.Communities, 0xffff0000); got != test.leaving || external.LocalPreference != nil {
-			t.Errorf("%s: the other system's route is %+v", name, external)
+			t.Errorf("%s: route to the external peer = %+v", name, external)
 		}
 		lowest := internal.LocalPreference != nil && *internal.LocalPreference == 0
 		if got := slices.Contains(internal.Communities, 0xffff0000); got != test.leaving || lowest != test.leaving {
-			t.Errorf("%s: our own system's route is %+v", name, internal)
+			t.Errorf("%s: route to the internal peer = %+v", name, internal)
 		}
 	}
 }
@@ -120,7 +120,7 @@ func TestDecideRelease(t *testing.T) {
 			continue
 		}
 		if test.announced && slices.Contains(routes["r1"][0].Communities, gracefulShutdown) != test.leaving {
-			t.Errorf("%q: the route is %+v", test.release, routes["r1"][0])
+			t.Errorf("%q: route = %+v", test.release, routes["r1"][0])
 		}
 	}
 }
@@ -164,7 +164,7 @@ func TestDrainKeepsLastPath(t *testing.T) {
 			does = does || decisions[0].Reason == "" && !self.Booting
 		}
 		if would && !does {
-			t.Fatalf("no node announces it: %+v", m.Nodes)
+			t.Fatalf("no node announces the VIP: %+v", m.Nodes)
 		}
 	})
 }
@@ -202,7 +202,7 @@ func TestDecideCutOff(t *testing.T) {
 		}
 		for _, peer := range []string{"r1", "r2"} {
 			if test.want == "" && !slices.Contains(routes[peer][0].Communities, gracefulShutdown) {
-				t.Errorf("%s: the route to %s is %+v", name, peer, routes[peer][0])
+				t.Errorf("%s: route to %s = %+v, want GRACEFUL_SHUTDOWN", name, peer, routes[peer][0])
 			}
 		}
 	}

@@ -59,7 +59,7 @@ func TestElectionIsMinimallyDisruptive(t *testing.T) {
 			before := leaderOf(cluster(n, 1), vip)
 			for self := 1; self <= n; self++ {
 				if got := leaderOf(cluster(n, forwarding.NodeID(self)), vip); got != before {
-					t.Fatalf("node %d has %d answer for %s, node 1 has %d", self, got, vip, before)
+					t.Fatalf("node %d selects %d for %s, node 1 selects %d", self, got, vip, before)
 				}
 			}
 			self := forwarding.NodeID(1)
@@ -101,7 +101,7 @@ func TestElectionSpreads(t *testing.T) {
 	}
 	for id := forwarding.NodeID(1); id <= nodes; id++ {
 		if part := vips / nodes; counts[id] < part*2/3 || counts[id] > part*4/3 {
-			t.Errorf("node %d answers for %d of %d: %v", id, counts[id], vips, counts)
+			t.Errorf("node %d answers for %d of %d VIPs: %v", id, counts[id], vips, counts)
 		}
 	}
 }
@@ -135,11 +135,11 @@ func TestElection(t *testing.T) {
 			}
 			for _, id := range test.among {
 				if !found[id] {
-					t.Errorf("node %d is never chosen: %v", id, found)
+					t.Errorf("node %d is never selected: %v", id, found)
 				}
 			}
 			if want := max(len(test.among), 1); len(found) != want {
-				t.Errorf("chosen are %v, want %v", found, test.among)
+				t.Errorf("selected nodes %v, want %v", found, test.among)
 			}
 		})
 	}
@@ -205,14 +205,14 @@ func TestDecideLayer2(t *testing.T) {
 			routes, decisions := Decide(m, node)
 			got := decisions[0]
 			if got.Reason != test.reason || !slices.Equal(got.Interfaces, test.interfaces) || len(got.Peers) != test.peers || len(routes) != test.peers {
-				t.Errorf("decided %+v with routes %v", got, routes)
+				t.Errorf("decision %+v, routes %v", got, routes)
 			}
 			if elsewhere := len(m.Reach) > 0 && m.Reach[1] == nil; got.Elsewhere != elsewhere {
-				t.Errorf("elsewhere is %v", got.Elsewhere)
+				t.Errorf("Elsewhere = %v", got.Elsewhere)
 			}
 			observed := got.Observed(Sessions{})
 			if len(test.interfaces) > 0 && !slices.Equal(observed.Peers, []string{"l2:eth0"}) {
-				t.Errorf("observed %+v", observed)
+				t.Errorf("observed decision %+v", observed)
 			}
 		})
 	}
@@ -269,7 +269,7 @@ func TestLayer2CutOff(t *testing.T) {
 			_, decisions := Decide(m, node)
 			got := decisions[0]
 			if got.Reason != test.want || (len(got.Interfaces) > 0) != (test.want == "") || got.Elsewhere != (test.want != "") {
-				t.Errorf("decided %+v, want reason %q", got, test.want)
+				t.Errorf("decision %+v, want reason %q", got, test.want)
 			}
 		})
 	}
@@ -314,7 +314,7 @@ func TestDeciderLayer2(t *testing.T) {
 			_, got := decider.Decide(&after, Change{Model: &model.Changes{Since: before}, Maps: &forwarding.Entries{}}, &next)
 			_, want := Decide(&after, &next)
 			if !reflect.DeepEqual(got, want) {
-				t.Errorf("decided %+v, want %+v", got, want)
+				t.Errorf("decision %+v, want %+v", got, want)
 			}
 		})
 	}

@@ -285,7 +285,7 @@ func TestNewObjectsKeepExistingOwners(t *testing.T) {
 		kind := addTo(t, &next)
 		settlePools(&next)
 		if lost := before.lost(serve(&next, before, limits), kind == "LBNode"); len(lost) > 0 {
-			t.Fatalf("a new %s takes away %v; there are %v", kind, lost, slices.Collect(maps.Keys(before.decisions)))
+			t.Fatalf("a new %s removes %v; remaining VIPs %v", kind, lost, slices.Collect(maps.Keys(before.decisions)))
 		}
 	})
 }

@@ -53,10 +53,10 @@ func TestUnready(t *testing.T) {
 			node.Announced, node.Unready = test.announced, stay
 			routes, decisions := Decide(m, node)
 			if got := len(routes["r1"]) == 1; got != test.stays {
-				t.Errorf("announced is %t: %+v", got, decisions[0])
+				t.Errorf("announced = %t: %+v", got, decisions[0])
 			}
 			if stay[vip4] != (again > 0) {
-				t.Errorf("stay %t, next check in %s", stay[vip4], again)
+				t.Errorf("stay = %t, next check in %s", stay[vip4], again)
 			}
 		})
 	}
@@ -94,7 +94,7 @@ func TestUnreadyGaps(t *testing.T) {
 			routes, _ := Decide(m, node)
 			want := ready || !since.IsZero() && now.Sub(since) < delay
 			if got := len(routes["r1"]) == 1; got != want {
-				t.Fatalf("announced is %t, want %t: ready %t, without since %s", got, want, ready, since)
+				t.Fatalf("announced = %t, want %t: ready %t, no ready pod since %s", got, want, ready, since)
 			}
 			announced = map[netip.Addr]bool{vip4: want}
 			now = now.Add(time.Duration(rapid.IntRange(0, 3000).Draw(t, "milliseconds")) * time.Millisecond)

@@ -54,7 +54,7 @@ func TestGate(t *testing.T) {
 		a := newAsked()
 		a.MarkCurrent()
 		if took := a.takes(t.Context()); took != 0 || a.confirms != 0 {
-			t.Errorf("at the beginning: %s, and queried %d times", took, a.confirms)
+			t.Errorf("initially: waited %s, %d queries", took, a.confirms)
 		}
 		time.Sleep(maxAge)
 		var routers sync.WaitGroup
@@ -67,7 +67,7 @@ func TestGate(t *testing.T) {
 		}
 		routers.Wait()
 		if a.confirms != 1 || a.passes != 1 || a.told != 0 {
-			t.Errorf("queried %d times, %d passes, reported %d times", a.confirms, a.passes, a.told)
+			t.Errorf("%d queries, %d passes, %d reports", a.confirms, a.passes, a.told)
 		}
 	})
 }
@@ -78,7 +78,7 @@ func TestGateWithoutAPIServer(t *testing.T) {
 		a := newAsked()
 		a.answer = time.Hour
 		if took := a.takes(t.Context()); took != checkpoint.StartTimeout || a.told != 1 || a.passes != 0 {
-			t.Errorf("waited %s, reported %d times, %d passes", took, a.told, a.passes)
+			t.Errorf("waited %s, %d reports, %d passes", took, a.told, a.passes)
 		}
 		if took := a.takes(t.Context()); took != 0 {
 			t.Errorf("the next router waited %s", took)
@@ -87,10 +87,10 @@ func TestGateWithoutAPIServer(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if took := a.takes(ctx); took != time.Second || a.told != 1 {
-			t.Errorf("an ended session waited %s, reported %d times", took, a.told)
+			t.Errorf("canceled session: waited %s, %d reports", took, a.told)
 		}
 		if a.takes(t.Context()); a.confirms != 3 {
-			t.Errorf("queried %d times: one that was interrupted counts for nothing", a.confirms)
+			t.Errorf("%d queries, want 3: an interrupted query does not count", a.confirms)
 		}
 	})
 }

@@ -62,7 +62,7 @@ func awaitLocal(t *testing.T, address netip.Addr) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s has no local route: %v, %v", address, routes, err)
+			t.Fatalf("%s has no local route: %v, error %v", address, routes, err)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func exchange(t *testing.T, way netdev.NextHop, from, to netip.Addr) {
 			t.Fatalf("port %d of %s: %v", at, from, err)
 		}
 		if !bytes.Equal(received[:n], sent) || sender.Addr().Unmap() != from {
-			t.Errorf("%d bytes from %s, want %d from %s", n, sender, len(sent), from)
+			t.Errorf("received %d bytes from %s, want %d from %s", n, sender, len(sent), from)
 		}
 		if _, err := receiver.WriteToUDPAddrPort(sent, sender); err != nil {
 			t.Fatal(err)
@@ -110,10 +110,10 @@ func exchange(t *testing.T, way netdev.NextHop, from, to netip.Addr) {
 		select {
 		case answer := <-answers:
 			if answer.at != at || answer.from != netip.AddrPortFrom(to, probe.Port) || !bytes.Equal(answer.payload, sent) {
-				t.Errorf("port %d got %d bytes from %s, want it at port %d", answer.at, len(answer.payload), answer.from, at)
+				t.Errorf("port %d received %d bytes from %s, want them on port %d", answer.at, len(answer.payload), answer.from, at)
 			}
 		case <-time.After(10 * time.Second):
-			t.Fatalf("port %d of %s got nothing", at, from)
+			t.Fatalf("port %d of %s received nothing", at, from)
 		}
 	}
 }
@@ -132,7 +132,7 @@ func TestSourcesLearnNoPathMTU(t *testing.T) {
 		}
 		pathmtu.Forge(t, netip.AddrPortFrom(local, s.numbers[0]), netip.AddrPortFrom(remote, probe.Port))
 		if mtu := pathmtu.Learned(t, remote); mtu != 0 {
-			t.Errorf("the path to %s has an MTU of %d", remote, mtu)
+			t.Errorf("the kernel learned a path MTU to %s: %d", remote, mtu)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

@@ -45,16 +45,16 @@ func TestWindowOutlivesReset(t *testing.T) {
 	for round := range lossRounds - 1 {
 		play(&w, 1, func(port int) int { return 1 + port%2 })
 		if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, all) {
-			t.Errorf("%+v %d rounds after the withdrawal", r, round+1)
+			t.Errorf("result %+v, %d rounds after the withdrawal", r, round+1)
 		}
 	}
 	play(&w, 1, func(port int) int { return 1 + port%2 })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Reached, map[int32]bool{1: true, 2: true}) {
-		t.Errorf("%+v without the route for %d rounds", r, lossRounds)
+		t.Errorf("result %+v after %d rounds without the route", r, lossRounds)
 	}
 	play(&w, 1, three)
 	if r := w.result(); !maps.Equal(r.Reached, all) {
-		t.Errorf("%+v with the route again", r)
+		t.Errorf("result %+v after the route was announced again", r)
 	}
 }
 
@@ -63,7 +63,7 @@ func TestWindow(t *testing.T) {
 	both := func(port int) int { return 1 + port%2 }
 	play(&w, pendingRounds-1, both)
 	if r := w.result(); r.Known || r.Announced {
-		t.Errorf("%+v after few rounds, want it unknown", r)
+		t.Errorf("result %+v after few rounds, want Known = false", r)
 	}
 	play(&w, 1, both)
 	healthy := Result{Announced: true, Known: true, Reached: map[int32]bool{1: true, 2: true}, Short: map[int32]bool{}}
@@ -72,25 +72,25 @@ func TestWindow(t *testing.T) {
 	}
 	play(&w, lossRounds-1, func(int) int { return 0 })
 	if r := w.result(); !r.equal(healthy) {
-		t.Errorf("%+v after a short loss, want %+v", r, healthy)
+		t.Errorf("result %+v after a short loss, want %+v", r, healthy)
 	}
 	play(&w, 1, func(port int) int { return -both(port) })
 	if r := w.result(); !r.equal(healthy) {
-		t.Errorf("%+v after a loss of all probes and one of long ones, want %+v", r, healthy)
+		t.Errorf("result %+v after the loss of all probes and of long probes, want %+v", r, healthy)
 	}
 	play(&w, lossRounds, func(port int) int { return port % 2 })
 	if r := w.result(); r.Unanswered != canary.Ports/2 || !maps.Equal(r.Reached, map[int32]bool{1: true}) {
-		t.Errorf("%+v where one of two nodes is lost", r)
+		t.Errorf("result %+v with one of two nodes lost", r)
 	}
 	play(&w, lossRounds, func(port int) int { return []int{1, -2}[port%2] })
 	if r := w.result(); r.Unanswered != 0 || !maps.Equal(r.Short, map[int32]bool{2: true}) {
-		t.Errorf("%+v where one node lacks long packets", r)
+		t.Errorf("result %+v with one node that drops long packets", r)
 	}
 	w.end(false)
 	if r := w.result(); r.Announced {
-		t.Error("announced, though it was not in the last round")
+		t.Error("Announced = true, but the route was not announced in the last round")
 	}
 	if w.answered(0, 1, 1) {
-		t.Error("an answer of an earlier round was counted")
+		t.Error("a reply to an earlier round was counted")
 	}
 }

@@ -81,7 +81,7 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if state, err := store.Load(); state != nil || err != nil {
-		t.Errorf("an empty directory has %v, error %v", state, err)
+		t.Errorf("empty directory: Load = %v, error %v", state, err)
 	}
 	if err := os.WriteFile(filepath.Join(directory, name+".new"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -97,7 +97,7 @@ func TestStore(t *testing.T) {
 	}
 	if want := example(); !equality.Semantic.DeepEqual(want.Objects, state.Objects) || !slices.Equal(want.Generations, state.Generations) ||
 		!slices.Equal(want.Nodes, state.Nodes) {
-		t.Errorf("%+v was saved, and %+v is loaded", want, *state)
+		t.Errorf("saved %+v, loaded %+v", want, *state)
 	}
 	info, err := os.Stat(filepath.Join(directory, name))
 	if err != nil || info.Mode() != 0o600 {
@@ -107,10 +107,10 @@ func TestStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(directory); !os.IsNotExist(err) {
-		t.Errorf("something is left: %v", err)
+		t.Errorf("state was not removed completely: %v", err)
 	}
 	if err := Remove(directory); err != nil {
-		t.Errorf("removing nothing: %v", err)
+		t.Errorf("Remove of a missing directory: %v", err)
 	}
 }
 
@@ -131,20 +131,20 @@ func TestStoreFull(t *testing.T) {
 	larger.Objects.Passwords["leaf"] = strings.Repeat("x", 128<<10)
 	for range 2 {
 		if err := store.Save(larger); !errors.Is(err, unix.ENOSPC) {
-			t.Errorf("saved without room: %v", err)
+			t.Errorf("Save on a full file system: %v, want ENOSPC", err)
 		}
 		if entries, err := os.ReadDir(directory); err != nil || len(entries) != 1 || entries[0].Name() != name {
-			t.Errorf("there are %v: %v", entries, err)
+			t.Errorf("directory entries %v: %v", entries, err)
 		}
 	}
 	if state, err := store.Load(); err != nil || !equality.Semantic.DeepEqual(example().Objects, state.Objects) {
-		t.Errorf("%+v was kept: %v", state, err)
+		t.Errorf("Load = %+v, error %v, want the previous state", state, err)
 	}
 	if err := unix.Mount("", filepath.Dir(directory), "", unix.MS_REMOUNT, "size=1m"); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Save(larger); err != nil {
-		t.Errorf("with room: %v", err)
+		t.Errorf("Save after space was freed: %v", err)
 	}
 }
 
@@ -158,7 +158,7 @@ func TestStoreLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := store.Save(example()); err == nil {
-		t.Error("the state was saved in a file")
+		t.Error("Save succeeded although the directory is a file")
 	}
 	if err := os.Remove(directory); err != nil {
 		t.Fatal(err)
@@ -178,10 +178,10 @@ func TestMemoryOnly(t *testing.T) {
 	defer os.RemoveAll(directory)
 	var system unix.Statfs_t
 	if err := unix.Statfs(directory, &system); err != nil || system.Type == unix.TMPFS_MAGIC {
-		t.Skip("the sources are in a tmpfs")
+		t.Skip("the source tree is on a tmpfs")
 	}
 	if _, err := Open(directory, boot, node); err == nil || !strings.Contains(err.Error(), "tmpfs") {
-		t.Errorf("a directory on a disk: %v", err)
+		t.Errorf("directory on a disk: error %v, want one about tmpfs", err)
 	}
 }
 
@@ -220,7 +220,7 @@ func TestDecode(t *testing.T) {
 				t.Errorf("error %v, want one with %q", err, test.want)
 			}
 			if err == nil && state.Objects.Passwords == nil {
-				t.Error("there is no map of passwords")
+				t.Error("Passwords is nil")
 			}
 		})
 	}

@@ -75,14 +75,14 @@ func TestStartTimeout(t *testing.T) {
 			t.Errorf("waited %s, error %v; want %s", time.Since(began), err, StartTimeout)
 		}
 		if objects := m.Objects(); !errors.Is(objects.TunnelKey.Err, errNotRead) || len(objects.LBNodes) != 2 {
-			t.Errorf("works by %+v", objects)
+			t.Errorf("Objects = %+v", objects)
 		}
 		if m.previous.Objects.TunnelKey.Err != nil || m.Generations()[0] != 300 {
-			t.Error("the checkpoint has changed")
+			t.Error("the checkpoint was modified")
 		}
 		close(api.synced)
 		if objects := m.Objects(); objects.TunnelKey.Err != nil {
-			t.Error("continues with the checkpoint though the API server answers")
+			t.Error("still uses the checkpoint although the API server responds")
 		}
 
 		m, api = newCheckpointer(cluster(), nil, nil)
@@ -98,7 +98,7 @@ func TestStartTimeout(t *testing.T) {
 		cancel()
 		m, _ = newCheckpointer(cluster(), nil, nil)
 		if err := m.Await(ended); !errors.Is(err, context.Canceled) {
-			t.Errorf("an agent that ends: %v", err)
+			t.Errorf("canceled agent: %v", err)
 		}
 	})
 }
@@ -113,16 +113,16 @@ func TestPreviousPasswords(t *testing.T) {
 	api.passwordsRead = false
 	close(api.synced)
 	if got := m.Objects().Passwords["tor"]; got != "old" {
-		t.Errorf("password %q before the Secrets were read, want the old one", got)
+		t.Errorf("password %q before the Secrets were read, want the old password", got)
 	}
 	m.Update(live, tunnelkey.Ring{})
 	if m.next != nil {
-		t.Error("kept without the passwords")
+		t.Error("the checkpoint was saved without the passwords")
 	}
 	api.passwordsRead = true
 	live.Passwords = map[string]string{"tor": "new"}
 	if got := m.Objects().Passwords["tor"]; got != "new" {
-		t.Errorf("password %q, want the new one", got)
+		t.Errorf("password %q, want the new password", got)
 	}
 	m.Update(live, tunnelkey.Ring{})
 	if m.next == nil {
@@ -138,7 +138,7 @@ func TestSaveOnlyChanges(t *testing.T) {
 		m, api := newCheckpointer(cluster(), &State{Objects: cluster()}, store)
 		m.Update(cluster(), tunnelkey.Ring{})
 		if m.next != nil {
-			t.Error("wrote the checkpoint again")
+			t.Error("the checkpoint was written again without a change")
 		}
 		close(api.synced)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -151,10 +151,10 @@ func TestSaveOnlyChanges(t *testing.T) {
 			time.Sleep(saveShare * store.takes)
 		}
 		if got := store.count(); got != 1 {
-			t.Errorf("the same objects were written %d times", got)
+			t.Errorf("unchanged objects were written %d times, want 1", got)
 		}
 		if got := store.all[0].Generations; len(got) != 2 || got[0] != 4 {
-			t.Errorf("keys %v, want that with which the node sends first", got)
+			t.Errorf("generations %v, want the sending key first", got)
 		}
 		for range 100 {
 			changed := *objects
@@ -163,17 +163,17 @@ func TestSaveOnlyChanges(t *testing.T) {
 			time.Sleep(saveShare * store.takes / 10)
 		}
 		if got := store.count(); got < 9 || got > 12 {
-			t.Errorf("%d writes in 10 times %d times what one takes", got, saveShare)
+			t.Errorf("%d writes within 10 times %d write durations", got, saveShare)
 		}
 		last := *objects
 		last.Peers = nil
 		m.Update(&last, tunnelkey.Ring{})
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("returned %v, want context.Canceled", err)
 		}
 		if got := store.all[len(store.all)-1].Objects.Peers; got != nil {
-			t.Errorf("the stored objects are %v, want the last ones", got)
+			t.Errorf("stored peers %v, want the latest", got)
 		}
 	})
 }
@@ -223,7 +223,7 @@ func TestKnownNodesAreKept(t *testing.T) {
 		m.Touch()
 		settle()
 		if store.count() != 0 {
-			t.Error("kept before there were objects")
+			t.Error("saved before any object was received")
 		}
 		m.Update(cluster(), tunnelkey.Ring{})
 		settle()
@@ -233,13 +233,13 @@ func TestKnownNodesAreKept(t *testing.T) {
 		m.Touch()
 		settle()
 		if store.count() != 2 {
-			t.Fatalf("kept %d times, want twice", store.count())
+			t.Fatalf("saved %d times, want 2", store.count())
 		}
 		known = []membership.Known{{ID: 2, Lost: time.Now()}}
 		cancel()
 		<-ended
 		if last := store.all[len(store.all)-1]; len(last.Nodes) != 1 || last.Nodes[0].Lost.IsZero() {
-			t.Errorf("kept last are %+v", last.Nodes)
+			t.Errorf("last saved nodes: %+v", last.Nodes)
 		}
 	})
 }

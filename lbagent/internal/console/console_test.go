@@ -117,7 +117,7 @@ func newRig(t *testing.T, p *plane) *rig {
 		cancel()
 		for range 2 {
 			if err := <-ended; !errors.Is(err, context.Canceled) {
-				t.Errorf("ended with %v", err)
+				t.Errorf("returned %v, want context.Canceled", err)
 			}
 		}
 	})
@@ -131,7 +131,7 @@ func (r *rig) ask(t *testing.T, request Request) ([]consoleapi.Line, error) {
 	var out bytes.Buffer
 	err := Query(ctx, r.path, request, &out)
 	if ctx.Err() != nil {
-		t.Fatalf("no end of the answer to %+v", request)
+		t.Fatalf("timeout while waiting for the end of the reply to %+v", request)
 	}
 	var lines []consoleapi.Line
 	for text := range bytes.Lines(out.Bytes()) {
@@ -160,13 +160,13 @@ func TestRecentDrops(t *testing.T) {
 	deadline := time.Now().Add(patience)
 	for len(r.hub.history()) < recentDrops || r.hub.history()[recentDrops-1].Time != time.Unix(sent-1, 0) {
 		if time.Now().After(deadline) {
-			t.Fatal("samples do not arrive")
+			t.Fatal("timeout while waiting for samples")
 		}
 		time.Sleep(time.Millisecond)
 	}
 	lines, err := r.ask(t, Request{Command: Drops})
 	if err != nil || len(lines) != 1+recentDrops {
-		t.Fatalf("%d lines, %v; want %d", len(lines), err, 1+recentDrops)
+		t.Fatalf("%d lines, error %v; want %d", len(lines), err, 1+recentDrops)
 	}
 	header := consoleapi.Drops{Node: "node1", Reasons: map[string]uint64{"no_endpoint": 7}, Skipped: 3, Lost: 1}
 	if !reflect.DeepEqual(*lines[0].Drops, header) {
@@ -215,7 +215,7 @@ func TestSlowReader(t *testing.T) {
 				t.Fatalf("line %d: %+v", i, line)
 			}
 		case <-time.After(patience):
-			t.Fatalf("sample %d does not arrive", i)
+			t.Fatalf("timeout while waiting for sample %d", i)
 		}
 	}
 	stop()
@@ -229,7 +229,7 @@ func TestSlowReader(t *testing.T) {
 	for uint64(got)+missed < sent {
 		var line consoleapi.Line
 		if err := slowLines.Decode(&line); err != nil {
-			t.Fatalf("after %d samples and %d missed: %v", got, missed, err)
+			t.Fatalf("after %d samples, %d missed: %v", got, missed, err)
 		}
 		missed += line.Missed
 		if line.Drop != nil {
@@ -237,7 +237,7 @@ func TestSlowReader(t *testing.T) {
 		}
 	}
 	if missed == 0 || uint64(got)+missed != sent {
-		t.Errorf("%d samples and %d missed, want %d in all", got, missed, sent)
+		t.Errorf("%d samples and %d missed, want a total of %d", got, missed, sent)
 	}
 }
 
@@ -269,7 +269,7 @@ func TestTop(t *testing.T) {
 	}
 	got := lines[0].Counters
 	if age := time.Since(got.Time); age < 0 || age > patience {
-		t.Errorf("time %s", got.Time)
+		t.Errorf("unexpected time %s", got.Time)
 	}
 	want := &consoleapi.Counters{
 		Time: got.Time, Node: "node1", Drops: counters.Drops,
@@ -294,7 +294,7 @@ func TestTop(t *testing.T) {
 		select {
 		case <-repeated:
 		case err := <-ended:
-			t.Fatalf("ended with %v", err)
+			t.Fatalf("returned %v", err)
 		}
 	}
 	cancel()
@@ -380,7 +380,7 @@ func TestInvalidRequests(t *testing.T) {
 		answer, _ := io.ReadAll(conn)
 		conn.Close()
 		if len(text) < maxRequest && !strings.Contains(string(answer), `"error"`) {
-			t.Errorf("%.20q is answered %q", text, answer)
+			t.Errorf("reply to %.20q is %q", text, answer)
 		}
 	}
 	if _, err := r.ask(t, Request{Command: Top}); err != nil {
@@ -404,7 +404,7 @@ func TestTooManyClients(t *testing.T) {
 		}
 	}
 	if _, err := r.ask(t, Request{Command: Top}); err == nil || !strings.Contains(err.Error(), "clients") {
-		t.Errorf("one too many: %v", err)
+		t.Errorf("one client too many: error %v", err)
 	}
 }
 
@@ -418,18 +418,18 @@ func TestListen(t *testing.T) {
 		t.Errorf("mode %v, %v", info.Mode(), err)
 	}
 	if _, err := Listen(path); err == nil || !strings.Contains(err.Error(), "another agent") {
-		t.Errorf("beside a living agent: %v", err)
+		t.Errorf("with a running agent: %v", err)
 	}
 	// As after a kill: the socket exists without a listener.
 	first.(*net.UnixListener).SetUnlinkOnClose(false)
 	first.Close()
 	second, err := Listen(path)
 	if err != nil {
-		t.Fatalf("after a dead agent: %v", err)
+		t.Fatalf("after the agent was killed: %v", err)
 	}
 	second.Close()
 	if _, err := Listen(filepath.Join("/proc", "agent.sock")); err == nil || !strings.Contains(err.Error(), "--socket") {
-		t.Errorf("where none can be: %v", err)
+		t.Errorf("in a directory that is not writable: %v", err)
 	}
 }
 
@@ -447,7 +447,7 @@ func TestTracedPacket(t *testing.T) {
 		}
 		p.mu.Lock()
 		if name == "given" && !bytes.Equal(p.traced, raw) || name == "made" && (len(p.traced) != 28 || p.traced[9] != 17) {
-			t.Errorf("%s: traced %x", name, p.traced)
+			t.Errorf("%s: traced packet %x", name, p.traced)
 		}
 		p.mu.Unlock()
 	}

@@ -85,6 +85,6 @@ func TestVIPsWithoutOneSession(t *testing.T) {
 		t.Errorf("%+v, want announced to r1", groups)
 	}
 	if decisions.VIPs[0].Peers[1] != "r2" {
-		t.Error("the decision itself has changed")
+		t.Error("the original decision was modified")
 	}
 }

@@ -44,19 +44,19 @@ func TestClaims(t *testing.T) {
 		}
 		answers, again := c.addTo(nil, now)
 		if got := answers[probe].HardwareAddr; got.String() != step.want.String() {
-			t.Errorf("after %s the duplicate is %q, want %q", step.at, got, step.want)
+			t.Errorf("%s later: duplicate %q, want %q", step.at, got, step.want)
 		}
 		wait := time.Duration(0)
 		if step.want != nil {
 			wait = lastAdded + claimLifetime - step.at
 		}
 		if again != wait {
-			t.Errorf("after %s it changes in %s, want %s", step.at, again, wait)
+			t.Errorf("%s later: next change in %s, want %s", step.at, again, wait)
 		}
 	}
 	answered := map[Probe]Answer{probe: {HardwareAddr: host}}
 	if answers, _ := c.addTo(answered, start.Add(2*claimLifetime+claimPeriod)); answers[probe].HardwareAddr.String() != host.String() {
-		t.Errorf("the answer of a host was replaced: %+v", answers)
+		t.Errorf("the reply of a host was replaced: %+v", answers)
 	}
 	for i := range 2 * maxClaims {
 		c.add(Probe{Interface: "eth0", Address: netip.AddrFrom4([4]byte{10, 0, byte(i >> 8), byte(i)})}, host, start)

@@ -89,7 +89,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 	defer func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("returned %v, want context.Canceled", err)
 		}
 	}()
 	await := func(want map[netip.Addr]string) {
@@ -112,7 +112,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			if fmt.Sprint(reasons) == fmt.Sprint(want) {
 				for _, holder := range holders {
 					if holder.HardwareAddr.String() != "02:00:00:00:00:09" || holder.Interface != "eth0" || !holder.Withheld {
-						t.Errorf("detected %+v, want the printer", holder)
+						t.Errorf("detected host %+v, want the printer", holder)
 					}
 				}
 				return
@@ -120,7 +120,7 @@ func TestDuplicatesOfKernel(t *testing.T) {
 			select {
 			case <-changed:
 			case <-deadline:
-				t.Fatalf("VIPs wait: %v, want %v; hosts %+v", reasons, want, holders)
+				t.Fatalf("pending VIPs %v, want %v; hosts %+v", reasons, want, holders)
 			}
 		}
 	}
@@ -136,10 +136,10 @@ func TestDuplicatesOfKernel(t *testing.T) {
 		{Address: gateways[millracev1beta1.FamilyIPv4][0], Interface: "eth0", Known: true},
 	}
 	if err != nil || !slices.Equal(told.Hosts, want) {
-		t.Errorf("probed: %+v, %v, want %+v", told, err, want)
+		t.Errorf("probe result: %+v, error %v, want %+v", told, err, want)
 	}
 	if known, err := netdev.KnownNeighbours(gateways[millracev1beta1.FamilyIPv4]); err != nil || len(known) != 1 {
-		t.Errorf("the kernel knows the router at %v, %v: the probe must not change its entry", known, err)
+		t.Errorf("neighbor entry of the router is %v, error %v: the probe must not change it", known, err)
 	}
 	await(map[netip.Addr]string{vips[0]: announce.ReasonDuplicate, vips[4]: announce.ReasonDuplicate})
 	in(fmt.Sprintf("ip -n %s link set printer down", host))
@@ -166,7 +166,7 @@ func learnRouter(t *testing.T, router netip.Addr) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the router %s does not answer", router)
+			t.Fatalf("the router %s does not reply", router)
 		}
 	}
 }

@@ -99,12 +99,12 @@ func TestScan(t *testing.T) {
 		p.Schedule(wanted, 3)
 		answers, err := p.Scan(t.Context(), []Probe{onEth0, onEth1})
 		if err != nil || !answers[onEth0].Trusted || answers[onEth1].Trusted || !slices.Equal(answers[onEth1].HardwareAddr, printer) {
-			t.Errorf("the look finds %v, %v", answers, err)
+			t.Errorf("probe result: %v, error %v", answers, err)
 		}
 		time.Sleep(2 * window)
 		known := p.Schedule(wanted, 3)
 		if answer, found := known[onEth0]; !found || answer.HardwareAddr != nil || !slices.Equal(known[onEth1].HardwareAddr, printer) || changes.Load() != 1 {
-			t.Errorf("the prober knows %v after %d changes, want the host of eth1 alone", known, changes.Load())
+			t.Errorf("known hosts %v after %d changes, want only the host on eth1", known, changes.Load())
 		}
 		failure := errors.New("no socket")
 		l.set(nil, failure)
@@ -128,20 +128,20 @@ func TestProber(t *testing.T) {
 		}
 		time.Sleep(time.Hour)
 		if changes.Load() != 1 {
-			t.Errorf("%d changes are reported in an hour in which nothing changed, want 1", changes.Load())
+			t.Errorf("%d changes reported within one hour without changes, want 1", changes.Load())
 		}
 		l.set(nil, nil)
 		time.Sleep(conflictInterval + 2*window)
 		if answer, found := p.Schedule(wanted, 3)[onEth1]; !found || answer.HardwareAddr != nil {
-			t.Errorf("%v, %s after the host has left", answer, conflictInterval+2*window)
+			t.Errorf("answer %v, %s after the host left", answer, conflictInterval+2*window)
 		}
 		l.set(map[Probe]Answer{onEth0: {HardwareAddr: printer}}, nil)
 		time.Sleep(freeInterval + 2*window)
 		if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
-			t.Errorf("%v, %s after the host came", answer, freeInterval+2*window)
+			t.Errorf("answer %v, %s after the host joined", answer, freeInterval+2*window)
 		}
 		if changes.Load() != 3 {
-			t.Errorf("%d changes are reported, want 3", changes.Load())
+			t.Errorf("%d changes were reported, want 3", changes.Load())
 		}
 	})
 }
@@ -155,18 +155,18 @@ func TestProberOfAnotherVIP(t *testing.T) {
 		p.Schedule(wanted, 3)
 		time.Sleep(2 * window)
 		if len(p.Schedule(wanted, 3)) != 1 {
-			t.Fatal("not answered")
+			t.Fatal("no answer to the probe")
 		}
 		for _, pause := range []time.Duration{0, time.Millisecond, 10 * window} {
 			p.Schedule(nil, 3)
 			time.Sleep(pause)
 			if answers := p.Schedule(wanted, 3); len(answers) > 0 {
-				t.Errorf("%s later the previous answer counts: %v", pause, answers)
+				t.Errorf("%s later, the previous answer is still used: %v", pause, answers)
 			}
 			l.set(map[Probe]Answer{onEth0: {HardwareAddr: printer}}, nil)
 			time.Sleep(2 * window)
 			if answer := p.Schedule(wanted, 3)[onEth0]; !slices.Equal(answer.HardwareAddr, printer) {
-				t.Errorf("%s later the host is not found: %v", pause, answer)
+				t.Errorf("%s later, the host is not found: %v", pause, answer)
 			}
 			l.set(nil, nil)
 			time.Sleep(conflictInterval + 2*window)
@@ -174,7 +174,7 @@ func TestProberOfAnotherVIP(t *testing.T) {
 		// No pass saw the absence of the VIP.
 		again := []ScheduledProbe{{Probe: onEth0, Created: time.Now(), Urgent: true}}
 		if answers := p.Schedule(again, 3); len(answers) > 0 {
-			t.Errorf("the answer about the former VIP counts: %v", answers)
+			t.Errorf("the answer for the previous VIP is still used: %v", answers)
 		}
 		time.Sleep(2 * window)
 		if len(p.Schedule(again, 3)) != 1 {
@@ -192,7 +192,7 @@ func TestProberOfMany(t *testing.T) {
 		p.Schedule(wanted, 3)
 		time.Sleep(15 * time.Second)
 		if got := len(p.Schedule(wanted, 3)); got != len(wanted) {
-			t.Fatalf("%d of %d probes are answered after 15 s", got, len(wanted))
+			t.Fatalf("%d of %d probes were answered after 15 s", got, len(wanted))
 		}
 		time.Sleep(30 * time.Minute)
 		asked, most := l.requests()
@@ -206,23 +206,23 @@ func TestProberOfMany(t *testing.T) {
 			}
 		}
 		if first < 2 {
-			t.Errorf("an address was requested %d times in 30 minutes, want all of them again", first)
+			t.Errorf("an address was requested %d times within 30 minutes, want at least 2", first)
 		}
 		if most > batch+1 {
-			t.Errorf("%d probes at once, want at most %d", most, batch+1)
+			t.Errorf("%d concurrent probes, want at most %d", most, batch+1)
 		}
 		next := append(slices.Clone(wanted), ScheduledProbe{Probe: onEth1, Urgent: true})
 		p.Schedule(next, 3)
 		time.Sleep(2*window + minRound)
 		if _, found := p.Schedule(next, 3)[onEth1]; !found {
-			t.Error("a new probe waits for the old ones")
+			t.Error("a new probe is blocked by old ones")
 		}
 		p.Schedule(nil, 3)
 		time.Sleep(2 * window)
 		asked, _ = l.requests()
 		time.Sleep(time.Hour)
 		if later, _ := l.requests(); len(later[wanted[0].Probe]) != len(asked[wanted[0].Probe]) {
-			t.Error("probed without scheduled probes")
+			t.Error("a probe was sent without being scheduled")
 		}
 	})
 }
@@ -237,7 +237,7 @@ func TestProberOfMostNodes(t *testing.T) {
 			time.Sleep(10 * time.Minute)
 			asked, _ := l.requests()
 			if n := len(asked); n > most+1 || n < most/2 {
-				t.Errorf("one of %d nodes sent %d probes in ten minutes, want about %d", nodes, n, most)
+				t.Errorf("one of %d nodes sent %d probes within ten minutes, want about %d", nodes, n, most)
 			}
 		})
 	}
@@ -255,12 +255,12 @@ func TestProberFails(t *testing.T) {
 			t.Error("answered although no probe was sent")
 		}
 		if said.Load() != 1 {
-			t.Errorf("the same error is logged %d times in a minute, want once", said.Load())
+			t.Errorf("the error was logged %d times within one minute, want once", said.Load())
 		}
 		l.set(nil, nil)
 		time.Sleep(retryInterval + window + time.Millisecond)
 		if len(p.Schedule([]ScheduledProbe{{Probe: onEth0, Urgent: true}}, 3)) != 1 {
-			t.Error("not probed again after the failure")
+			t.Error("no probe after the failure")
 		}
 	})
 }

@@ -73,10 +73,10 @@ func TestEvaluate(t *testing.T) {
 					got = "told"
 				}
 				if got != step.want {
-					t.Errorf("step %d: %s, want %s; %+v", i, got, step.want, verdict)
+					t.Errorf("step %d: state %s, want %s; %+v", i, got, step.want, verdict)
 				}
 				if (verdict.Again > 0) != verdict.Checking[web] {
-					t.Errorf("step %d: again after %s, checking %v", i, verdict.Again, verdict.Checking[web])
+					t.Errorf("step %d: next check in %s, checking %v", i, verdict.Again, verdict.Checking[web])
 				}
 			}
 		})
@@ -88,7 +88,7 @@ func TestReturningVIPIsProbedAgain(t *testing.T) {
 	var p Tentative
 	vip := VIP{Address: web, Created: begin}
 	if got := p.Evaluate([]VIP{vip}, nil, nil, begin); len(got.Checking)+len(got.Holders) > 0 {
-		t.Errorf("without a probe %+v", got)
+		t.Errorf("without a probe: %+v", got)
 	}
 	probes := map[netip.Addr][]Probe{web: {onEth0}}
 	held := map[Probe]Answer{onEth0: {HardwareAddr: printer}}
@@ -100,10 +100,10 @@ func TestReturningVIPIsProbedAgain(t *testing.T) {
 	p.Evaluate([]VIP{vip}, probes, nobody, begin)
 	vip.Created = begin.Add(time.Second)
 	if got := p.Evaluate([]VIP{vip}, probes, nil, vip.Created); !got.Checking[web] {
-		t.Errorf("the next VIP of the address does not wait: %+v", got)
+		t.Errorf("the next VIP with this address is not pending: %+v", got)
 	}
 	p.Evaluate(nil, probes, held, begin)
 	if len(p.known) > 0 {
-		t.Errorf("a removed VIP is known: %v", p.known)
+		t.Errorf("removed VIPs are still tracked: %v", p.known)
 	}
 }

@@ -57,7 +57,7 @@ func TestDump(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !reflect.DeepEqual(&decoded, held) {
-		t.Errorf("decoded is %+v, want %+v", decoded, held)
+		t.Errorf("decoded %+v, want %+v", decoded, held)
 	}
 	const want = `self              id 1  198.51.100.11  -             zone 2
 node              id 2  -              2001:db8::12  zone 0
@@ -73,6 +73,6 @@ endpoint          id 5                 198.18.1.5:8080
 `
 	var out strings.Builder
 	if err := writeMaps(held, &out); err != nil || out.String() != want {
-		t.Errorf("printed, with the error %v:\n%swant:\n%s", err, &out, want)
+		t.Errorf("error %v, output:\n%swant:\n%s", err, &out, want)
 	}
 }

@@ -140,7 +140,7 @@ func TestHops(t *testing.T) {
 				t.Errorf("hops %+v, want %+v", got, test.want)
 			}
 			if got := len(n.Needed(targets)); got != test.needed {
-				t.Errorf("%d neighbours needed, want %d", got, test.needed)
+				t.Errorf("%d neighbours required, want %d", got, test.needed)
 			}
 		})
 	}

@@ -19,14 +19,14 @@ func TestUpTargets(t *testing.T) {
 		t.Fatalf("targets %v, want %v", first, want)
 	}
 	if again := up.Of(self, maps.Clone(nodes)); reflect.ValueOf(again).Pointer() != reflect.ValueOf(first).Pointer() {
-		t.Error("found again, though nothing has changed")
+		t.Error("targets were recomputed without a change")
 	}
 	down := maps.Clone(nodes)
 	down[2] = forwarding.Node{IPv4: far4, Down: true}
 	if got := up.Of(self, down); len(got) != 1 || got[1].Destination != near4 {
-		t.Errorf("targets %v, want none of the node that is down", got)
+		t.Errorf("targets = %v, want none for the down node", got)
 	}
 	if !maps.Equal(up.Of(self, nodes), first) {
-		t.Error("the node that is up again has no target")
+		t.Error("the recovered node has no target")
 	}
 }

@@ -115,7 +115,7 @@ func TestNFTables(t *testing.T) {
 			}{{"request", request(pod4), test.request}, {"answer", answer(pod4), test.answer}} {
 				got, err := Dropping(packet.Packet)
 				if err != nil || len(got) > 0 != packet.want {
-					t.Errorf("%s: %q, %v, want dropped: %t", packet.name, got, err, packet.want)
+					t.Errorf("%s: Dropping = %q, %v, want dropped: %t", packet.name, got, err, packet.want)
 				}
 			}
 		})
@@ -171,7 +171,7 @@ func TestIPTables(t *testing.T) {
 					want = []string{chains[tool] + " filter FORWARD"}
 				}
 				if got, err := Dropping(request(pod)); err != nil || !slices.Equal(got, want) {
-					t.Errorf("request: %q, %v, want %q", got, err, want)
+					t.Errorf("request: Dropping = %q, %v, want %q", got, err, want)
 				}
 			})
 		}
@@ -187,7 +187,7 @@ func TestIPTables(t *testing.T) {
 			command(t, "", tool, "-A", "FLANNEL-FWD", "-d", rule, "-j", "ACCEPT")
 			for _, packet := range []*Packet{request(pod), answer(pod)} {
 				if got, err := Dropping(packet); err != nil || len(got) > 0 {
-					t.Errorf("%+v: %q, %v, want none", packet, got, err)
+					t.Errorf("%+v: Dropping = %q, %v, want none", packet, got, err)
 				}
 			}
 		})

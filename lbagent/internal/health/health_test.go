@@ -24,7 +24,7 @@ func TestHealth(t *testing.T) {
 	expect := func(what string, alive, ready bool) {
 		t.Helper()
 		if gotAlive, gotReady := h.Alive(), h.Ready(); (gotAlive == nil) != alive || (gotReady == nil) != ready {
-			t.Errorf("%s: alive: %v, ready: %v; want %t, %t", what, gotAlive, gotReady, alive, ready)
+			t.Errorf("%s: Alive = %v, Ready = %v; want %t, %t", what, gotAlive, gotReady, alive, ready)
 		}
 	}
 	expect("before the first pass", true, false)
@@ -57,12 +57,12 @@ func TestAwaitPass(t *testing.T) {
 		h.End(time.Now(), nil, nil)
 		synctest.Wait()
 		if len(waited) > 0 || asks != 1 {
-			t.Fatalf("did not wait for a pass of its own; requested %d", asks)
+			t.Fatalf("the call did not wait for its own pass; %d passes requested", asks)
 		}
 		h.Begin(time.Now())
 		synctest.Wait()
 		if len(waited) > 0 {
-			t.Fatal("did not wait for its end")
+			t.Fatal("the call returned before the end of the pass")
 		}
 		h.End(time.Now(), errors.New("injected"), nil)
 		if err := <-waited; err != nil {

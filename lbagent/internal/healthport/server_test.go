@@ -58,10 +58,10 @@ func newNode(t *testing.T) *node {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("Run ended with %v", err)
+			t.Errorf("Run returned %v, want context.Canceled", err)
 		}
 		if n.get("127.0.0.1:30001") != none {
-			t.Error("a port is open after the end")
+			t.Error("a port is still open after the end of Run")
 		}
 	})
 	return n
@@ -98,7 +98,7 @@ func (n *node) await(address, want string) {
 			return
 		}
 	}
-	n.t.Fatalf("%s answers %q, want %q", address, got, want)
+	n.t.Fatalf("%s: response %q, want %q", address, got, want)
 }
 
 // holds fails if the response changes within the Server's patience.
@@ -106,7 +106,7 @@ func (n *node) holds(address, want string) {
 	n.t.Helper()
 	for end := time.Now().Add(3 * time.Second / 2); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		if got := n.get(address); !strings.HasPrefix(got, want) {
-			n.t.Fatalf("%s answers %q, want %q", address, got, want)
+			n.t.Fatalf("%s: response %q, want %q", address, got, want)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestAnswers(t *testing.T) {
 	n.await("[::1]:30001", "200 1 "+body(1, true))
 	n.await("127.0.0.1:30002", "503 0 "+body(0, true))
 	if got := n.get("[::1]:30002"); got != none {
-		t.Errorf("for another family than the Service's: %q", got)
+		t.Errorf("address family not used by the Service: %q", got)
 	}
 	n.sick.Store(true)
 	n.await("127.0.0.1:30001", "503 2 "+body(2, false))
@@ -184,7 +184,7 @@ func TestTakenPort(t *testing.T) {
 			n.await("127.0.0.1:30001", "200 2")
 			if second, err := net.Listen("tcp", address); err == nil {
 				_ = second.Close()
-				t.Errorf("another process also listens at %s", address)
+				t.Errorf("another process can also listen on %s", address)
 			}
 		})
 	}
@@ -198,12 +198,12 @@ func TestListed(t *testing.T) {
 `
 	for port, want := range map[uint16]bool{10256: true, 8080: true, 443: false, 80: false} {
 		if got, err := isListening(strings.NewReader(table), port); got != want || err != nil {
-			t.Errorf("port %d: %t, %v, want %t", port, got, err, want)
+			t.Errorf("isListening(%d) = %t, %v, want %t", port, got, err, want)
 		}
 	}
 	for _, empty := range []string{"", "  sl  local_address\n"} {
 		if got, err := isListening(strings.NewReader(empty), 80); got || err != nil {
-			t.Errorf("an empty table: %t, %v", got, err)
+			t.Errorf("isListening with an empty table = %t, %v", got, err)
 		}
 	}
 }
@@ -228,11 +228,11 @@ func TestHeldConnections(t *testing.T) {
 	// Earlier than the header timeout of five seconds.
 	_ = first.SetDeadline(time.Now().Add(2 * time.Second))
 	if _, err := first.Read(make([]byte, 1)); err == nil || errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the oldest connection is not closed: %v", err)
+		t.Errorf("the oldest connection was not closed: %v", err)
 	}
 	began := time.Now()
 	if got := n.get("127.0.0.1:30001"); !strings.HasPrefix(got, "200 2") {
-		t.Errorf("beside %d held connections: %q after %s", maxConnections, got, time.Since(began))
+		t.Errorf("with %d idle connections: %q after %s", maxConnections, got, time.Since(began))
 	}
 }
 
@@ -269,9 +269,9 @@ func TestFloodOfConnections(t *testing.T) {
 		dial(net.IPv4(127, 0, 0, 3))
 	}
 	if err := check(balancer); err != nil {
-		t.Errorf("a connection that was open before the flood: %v", err)
+		t.Errorf("connection opened before the flood: %v", err)
 	}
 	if err := check(dial(net.IPv4(127, 0, 0, 2))); err != nil {
-		t.Errorf("a connection in the flood: %v", err)
+		t.Errorf("connection opened during the flood: %v", err)
 	}
 }

@@ -178,7 +178,7 @@ func TestManyVIPs(t *testing.T) {
 			count += entry.Count
 		}
 		if len(entries) != test.entries || named != test.named || count != uint64(test.vips) {
-			t.Errorf("%d VIPs: %d entries for %d of them, with %d Services; want %d with %d", test.vips, len(entries), count, named, test.entries, test.named)
+			t.Errorf("%d VIPs: %d entries for %d VIPs with %d Services; want %d with %d", test.vips, len(entries), count, named, test.entries, test.named)
 		}
 	}
 }
@@ -217,7 +217,7 @@ func TestDropsOfManyServices(t *testing.T) {
 	lines := k.Count(counters, services, start)
 	entries := decode(t, lines)
 	if len(entries) != 1 || len(lines[0]) > MaxLine || len(entries[0].Drops) != maxDrops+1 {
-		t.Fatalf("%d lines, the first of %d drops", len(lines), len(entries[0].Drops))
+		t.Fatalf("%d lines, %d drops in the first", len(lines), len(entries[0].Drops))
 	}
 	var told uint64
 	for _, drop := range entries[0].Drops {
@@ -230,7 +230,7 @@ func TestDropsOfManyServices(t *testing.T) {
 
 func TestHistoryOfADayFits(t *testing.T) {
 	if got, room := PerDay(), segments.MinRetained(MaxLine); got > room {
-		t.Errorf("%d bytes may be recorded in a day, and %d are retained", got, room)
+		t.Errorf("up to %d bytes per day are recorded, but only %d are retained", got, room)
 	}
 }
 
@@ -261,7 +261,7 @@ func TestFlood(t *testing.T) {
 		}
 		for _, kind := range kinds {
 			if got := uint64(len(written[kind])) + k.DroppedCounts()[kind]; got != entries[kind] {
-				t.Fatalf("%s: %d entries are recorded or counted of %d", kind, got, entries[kind])
+				t.Fatalf("%s: %d of %d entries were recorded or counted as dropped", kind, got, entries[kind])
 			}
 			for i, first := range written[kind] {
 				bytes, last := 0, first.at
@@ -269,7 +269,7 @@ func TestFlood(t *testing.T) {
 					bytes, last = bytes+next.bytes, next.at
 				}
 				if most := rates[kind].burst + rates[kind].minute*last.Sub(first.at).Minutes(); float64(bytes) > most+1 {
-					t.Fatalf("%s: %d bytes in %s, at most %.0f are allowed", kind, bytes, last.Sub(first.at), most)
+					t.Fatalf("%s: %d bytes in %s, limit %.0f", kind, bytes, last.Sub(first.at), most)
 				}
 			}
 		}
@@ -283,7 +283,7 @@ func TestClockGoesBack(t *testing.T) {
 	}
 	for i := range 100 {
 		if b.allow(kind, 1000, start.Add(-time.Hour*time.Duration(i%3))) {
-			t.Fatal("a clock that was set back increased the budget")
+			t.Fatal("setting the clock back increased the budget")
 		}
 	}
 	if !b.allow(kind, 1000, start.Add(10*time.Minute)) {
@@ -304,7 +304,7 @@ func TestDroppedEntries(t *testing.T) {
 	k.lines([]Entry{dns}, start)
 	told := decode(t, k.Dropped(start))
 	if len(told) != 2 || told[0].Services[0] != "default/web" || told[0].What != "Endpoints" || told[0].Count < 250 || told[1].Count != 1 {
-		t.Errorf("left out %+v", told)
+		t.Errorf("dropped entries = %+v", told)
 	}
 	check(t, "told already", k.Dropped(start))
 	for i := range 10_000 {
@@ -312,13 +312,13 @@ func TestDroppedEntries(t *testing.T) {
 		k.lines([]Entry{dns}, start)
 	}
 	if len(k.budget.dropped) > maxDroppedKeys+len(rates) {
-		t.Errorf("%d Services are stored", len(k.budget.dropped))
+		t.Errorf("%d dropped keys are stored", len(k.budget.dropped))
 	}
 	if first := decode(t, k.Dropped(start))[0]; first.Services != nil || first.Count != 10_000-maxDroppedKeys {
-		t.Errorf("first %+v, want those beyond %d Services", first, maxDroppedKeys)
+		t.Errorf("first entry %+v, want the count beyond %d Services", first, maxDroppedKeys)
 	}
 	if k.DroppedCounts()[consoleapi.HistoryEndpoints] < 10_000 {
-		t.Errorf("counts %v", k.DroppedCounts())
+		t.Errorf("DroppedCounts = %v", k.DroppedCounts())
 	}
 }
 
@@ -353,7 +353,7 @@ func TestSelection(t *testing.T) {
 		for _, entry := range got.Entries {
 			kinds = append(kinds, string(entry.Kind))
 			if test.query.Service != "" && (len(entry.Services) > 1 || len(entry.Drops) > 1) {
-				t.Errorf("%s: %+v has more than of the Service", test.name, entry)
+				t.Errorf("%s: entry %+v is not limited to the Service", test.name, entry)
 			}
 		}
 		if strings.Join(kinds, " ") != test.want || got.Omitted != test.omitted || got.Damaged != 3 || !got.Since.Equal(start.Add(-2*time.Minute)) {

@@ -21,7 +21,7 @@ func TestDevices(t *testing.T) {
 		{Interface: "bond0", DeviceName: "bond0", Members: []int{loopback}},
 	})
 	if want := []string{"eth0", "lo"}; !slices.Equal(got, want) {
-		t.Errorf("cards %v, want %v", got, want)
+		t.Errorf("network interfaces = %v, want %v", got, want)
 	}
 }
 
@@ -43,7 +43,7 @@ func TestProblems(t *testing.T) {
 	got := strings.Join(checks.Problems(&model.Model{}, []string{"eth0.5"}), "\n")
 	for _, want := range []string{"no feature", "no tracepoints", "no xt_bpf", "program 12", "262144", "ip filter FORWARD"} {
 		if strings.Count(got, want) != 1 {
-			t.Errorf("%q is reported %d times in %q", want, strings.Count(got, want), got)
+			t.Errorf("%q is reported %d times in %q, want once", want, strings.Count(got, want), got)
 		}
 	}
 }

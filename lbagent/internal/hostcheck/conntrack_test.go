@@ -27,7 +27,7 @@ func TestConntrackTable(t *testing.T) {
 		{1000, 0, true, ""},
 	} {
 		if changed := c.observe(step.count, step.limit); changed != step.changed || c.text() != step.text {
-			t.Errorf("%d of %d: changed %t, notice %q, want %t, %q", step.count, step.limit, changed, c.text(), step.changed, step.text)
+			t.Errorf("%d of %d: changed %t, text %q, want %t, %q", step.count, step.limit, changed, c.text(), step.changed, step.text)
 		}
 		if got := len(c.problems()); got != min(len(step.text), 1) {
 			t.Errorf("%d of %d: %d problems", step.count, step.limit, got)
@@ -38,7 +38,7 @@ func TestConntrackTable(t *testing.T) {
 func TestReadConntrack(t *testing.T) {
 	dir := t.TempDir()
 	if count, limit, err := readConntrack(dir); count != 0 || limit != 0 || err != nil {
-		t.Errorf("without conntrack: %d of %d, %v", count, limit, err)
+		t.Errorf("without conntrack: %d of %d, error %v", count, limit, err)
 	}
 	write := func(name, text string) {
 		t.Helper()
@@ -49,13 +49,13 @@ func TestReadConntrack(t *testing.T) {
 	write("nf_conntrack_count", "17\n")
 	write("nf_conntrack_max", "262144\n")
 	if count, limit, err := readConntrack(dir); count != 17 || limit != 262144 || err != nil {
-		t.Errorf("read %d of %d, %v", count, limit, err)
+		t.Errorf("readConntrack = %d of %d, error %v", count, limit, err)
 	}
 	write("nf_conntrack_max", "many\n")
 	if _, _, err := readConntrack(dir); err == nil {
-		t.Error("read a limit that is no number")
+		t.Error("no error for an invalid limit")
 	}
 	if _, _, err := readConntrack(conntrackDir); err != nil {
-		t.Errorf("this kernel's table: %v", err)
+		t.Errorf("conntrack table of this kernel: %v", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestFirewallExpectedRules(t *testing.T) {
 		{In: "eth0", Destination: at("2001:db8::2")}, {Out: "eth0", Source: at("2001:db8::2"), Established: true},
 	}
 	if got := f.served.Load().packets(); !slices.Equal(got, want) {
-		t.Errorf("evaluates %+v, want %+v", got, want)
+		t.Errorf("packets = %+v, want %+v", got, want)
 	}
 }
 
@@ -44,7 +44,7 @@ func TestFirewallReports(t *testing.T) {
 		t.Helper()
 		got, err := f.observe(dropping)
 		if got != changed || f.text() != told || !errors.Is(err, fails) {
-			t.Errorf("%s: changed %t, got %q, %v; want %t, %q", name, got, f.text(), err, changed, told)
+			t.Errorf("%s: changed %t, text %q, %v; want %t, %q", name, got, f.text(), err, changed, told)
 		}
 	}
 	drops = []string{"ip filter FORWARD"}
@@ -55,7 +55,7 @@ func TestFirewallReports(t *testing.T) {
 	step("dropped", true, "ip filter FORWARD")
 	step("as before", false, "ip filter FORWARD")
 	if got := f.problems(); len(got) != 1 {
-		t.Errorf("problems are %q, want one", got)
+		t.Errorf("problems = %q, want one", got)
 	}
 	fails = errors.New("no nftables")
 	drops = nil
@@ -63,6 +63,6 @@ func TestFirewallReports(t *testing.T) {
 	fails = nil
 	step("accepted", true, "")
 	if got := f.problems(); got != nil {
-		t.Errorf("problems are %q, want none", got)
+		t.Errorf("problems = %q, want none", got)
 	}
 }

@@ -25,10 +25,10 @@ func TestTCXOrder(t *testing.T) {
 		{"gone", nil, true, ""},
 	} {
 		if got := f.observe(step.programs); got != step.changed || f.text() != step.told {
-			t.Errorf("%s: changed %t, got %q, want %t, %q", step.name, got, f.text(), step.changed, step.told)
+			t.Errorf("%s: changed %t, text %q, want %t, %q", step.name, got, f.text(), step.changed, step.told)
 		}
 		if problems := strings.Join(f.problems(), ""); (problems != "") != (step.told != "") || !strings.Contains(problems, step.told) {
-			t.Errorf("%s: the report has %q", step.name, problems)
+			t.Errorf("%s: problems = %q", step.name, problems)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestTransmitDrops(t *testing.T) {
 		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
-			t.Errorf("%s: changed %t, got %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
+			t.Errorf("%s: changed %t, text %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)
 		}
 	}
 }
@@ -49,7 +49,7 @@ func TestTransmitDropsProblems(t *testing.T) {
 	u.current.Store(&text)
 	got := u.problems(errors.New("no tracepoints"))
 	if len(got) != 2 || !strings.Contains(got[0], text) || !strings.Contains(got[1], "no tracepoints") {
-		t.Errorf("problems %q", got)
+		t.Errorf("problems = %q", got)
 	}
 	const flag = "--veth-transmit"
 	if strings.Contains(got[0], flag) {
@@ -57,6 +57,6 @@ func TestTransmitDropsProblems(t *testing.T) {
 	}
 	u.vethTransmit = true
 	if got := u.problems(nil); len(got) != 1 || !strings.Contains(got[0], flag) {
-		t.Errorf("problems %q, want one that names %s", got, flag)
+		t.Errorf("problems = %q, want one that contains %s", got, flag)
 	}
 }

@@ -58,21 +58,21 @@ func TestChanges(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 		if again := held.Adopt(step.state); !again.Equal(held) {
-			t.Errorf("%s: read again, it is %+v", step.name, again.Ring)
+			t.Errorf("%s: adopting the saved ring again returns %+v", step.name, again.Ring)
 		}
 		// Restarts with and without the Secret.
 		for _, known := range []*tunnelkey.State{step.state, nil} {
 			restored := Restore(keys, known, append([]uint32{5, 6, 7}, before...))
 			if !restored.Equal(held) {
-				t.Errorf("%s: restored with %v, it is %+v, want %+v", step.name, known, restored.Ring, held.Ring)
+				t.Errorf("%s: restored from %v: %+v, want %+v", step.name, known, restored.Ring, held.Ring)
 			}
 		}
 	}
 	if got, want := held.Keys().Accepted[0].Secret, tunnelkey.Derive(three.Secret, tunnelkey.LabelTag); got != want {
-		t.Error("the data plane has another key than the one that is derived")
+		t.Error("the data plane key is not the derived key")
 	}
 	if held.Keys().Accepted[0].Secret == three.Secret {
-		t.Error("the data plane has the secret itself")
+		t.Error("the data plane uses the secret instead of a derived key")
 	}
 }
 

@@ -54,7 +54,7 @@ func TestReadARP(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked, err := readARP(request(t, test.change))
 			if (err == nil) != test.asks {
-				t.Fatalf("read %+v, %v", asked, err)
+				t.Fatalf("readARP = %+v, error %v", asked, err)
 			}
 			if test.asks && (asked.target != vip4 || asked.from.String() != itsMAC.String()) {
 				t.Errorf("request %+v", asked)
@@ -64,7 +64,7 @@ func TestReadARP(t *testing.T) {
 	whole := request(t, func(*arp.Packet) {})
 	for length := range whole {
 		if asked, err := readARP(whole[:length]); err == nil {
-			t.Errorf("of %d bytes it read %+v", length, asked)
+			t.Errorf("truncated to %d bytes: no error, %+v", length, asked)
 		}
 	}
 }
@@ -84,7 +84,7 @@ func TestAnswerARP(t *testing.T) {
 	}
 	if got.Operation != arp.OperationReply || !bytes.Equal(got.SenderHardwareAddr, nodeMAC) || !bytes.Equal(got.SenderIP, vip4.AsSlice()) ||
 		!bytes.Equal(got.TargetHardwareAddr, itsMAC) || !bytes.Equal(got.TargetIP, client4.AsSlice()) || !bytes.Equal(answer.to, itsMAC) {
-		t.Errorf("answered %+v to %s", got, answer.to)
+		t.Errorf("reply %+v to %s", got, answer.to)
 	}
 }
 
@@ -135,7 +135,7 @@ func TestReadSolicitation(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			asked, err := readSolicitation(solicitation(t, test.source, test.options, test.change), another)
 			if (err == nil) != (test.from != nil) {
-				t.Fatalf("read %+v, %v", asked, err)
+				t.Fatalf("readSolicitation = %+v, error %v", asked, err)
 			}
 			if test.from != nil && (asked.target != vip6 || asked.from.String() != test.from.String()) {
 				t.Errorf("request %+v", asked)
@@ -145,7 +145,7 @@ func TestReadSolicitation(t *testing.T) {
 	whole := solicitation(t, client6, itself, right)
 	for length := range whole {
 		if asked, err := readSolicitation(whole[:length], another); err == nil {
-			t.Errorf("of %d bytes it read %+v", length, asked)
+			t.Errorf("truncated to %d bytes: no error, %+v", length, asked)
 		}
 	}
 }
@@ -154,7 +154,7 @@ func checkAdvertisement(t testing.TB, m message, destination netip.Addr, solicit
 	t.Helper()
 	body := m.payload[ipv6HeaderSize:]
 	if !isIntact(body, vip6, destination) || m.payload[7] != hopLimit || int(m.payload[5]) != len(body) {
-		t.Fatalf("wrong packet: %x", m.payload)
+		t.Fatalf("invalid packet: %x", m.payload)
 	}
 	parsed, err := ndp.ParseMessage(body)
 	if err != nil {
@@ -162,7 +162,7 @@ func checkAdvertisement(t testing.TB, m message, destination netip.Addr, solicit
 	}
 	got, is := parsed.(*ndp.NeighborAdvertisement)
 	if !is || got.TargetAddress != vip6 || !got.Override || got.Router || got.Solicited != solicited || len(got.Options) != 1 {
-		t.Errorf("advertised %+v", parsed)
+		t.Errorf("advertisement = %+v", parsed)
 	}
 }
 
@@ -170,13 +170,13 @@ func TestAnswerSolicitation(t *testing.T) {
 	known := addressRequest{target: vip6, sender: client6, from: itsMAC}
 	answer, err := known.advertisement(nodeMAC)
 	if err != nil || answer.to.String() != itsMAC.String() {
-		t.Fatalf("to %s: %v", answer.to, err)
+		t.Fatalf("reply to %s: %v", answer.to, err)
 	}
 	checkAdvertisement(t, answer, client6, true)
 	without := addressRequest{target: vip6, sender: netip.IPv6Unspecified(), from: itsMAC}
 	answer, err = without.advertisement(nodeMAC)
 	if err != nil || answer.to.String() != "33:33:00:00:00:01" {
-		t.Fatalf("to %s: %v", answer.to, err)
+		t.Fatalf("reply to %s: %v", answer.to, err)
 	}
 	checkAdvertisement(t, answer, allNodes, false)
 }
@@ -184,7 +184,7 @@ func TestAnswerSolicitation(t *testing.T) {
 func TestGroupOf(t *testing.T) {
 	address := netip.MustParseAddr("2001:db8::12:3456")
 	if group := groupOf(address); group != netip.MustParseAddr("ff02::1:ff12:3456") {
-		t.Errorf("the group of %s is %s", address, group)
+		t.Errorf("groupOf(%s) = %s", address, group)
 	}
 }
 
@@ -198,13 +198,13 @@ func FuzzFrames(f *testing.F) {
 		if asked, err := readARP(payload); err == nil {
 			answer, err := asked.replyARP(nodeMAC)
 			if err != nil || !asked.target.Is4() || !isUnicast(answer.to) {
-				t.Errorf("%x: request %+v, answer to %s: %v", payload, asked, answer.to, err)
+				t.Errorf("%x: request %+v, reply to %s: %v", payload, asked, answer.to, err)
 			}
 		}
 		if asked, err := readSolicitation(payload, itsMAC); err == nil {
 			answer, err := asked.advertisement(nodeMAC)
 			if err != nil || !asked.target.Is6() || !isUnicast(answer.to) && !asked.sender.IsUnspecified() {
-				t.Errorf("%x: request %+v, answer to %s: %v", payload, asked, answer.to, err)
+				t.Errorf("%x: request %+v, reply to %s: %v", payload, asked, answer.to, err)
 			}
 		}
 	})
@@ -216,6 +216,6 @@ func TestAnswerNotBuilt(t *testing.T) {
 	l.answer(nil, &asked, func(*addressRequest, net.HardwareAddr) (message, error) { return message{}, errNotRequest })
 	l.answer(nil, &addressRequest{target: client4}, nil)
 	if failed, answered := l.counts.failed.Load(), l.counts.answered.Load(); failed != 1 || answered != 0 {
-		t.Errorf("%d failed, %d answered", failed, answered)
+		t.Errorf("%d failed, %d answered, want 1 and 0", failed, answered)
 	}
 }

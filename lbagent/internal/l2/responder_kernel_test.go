@@ -115,7 +115,7 @@ func TestKernelInterfaces(t *testing.T) {
 	node.Set(map[string][]netip.Addr{"absent": {vip4}}, false)
 	await(t, func() bool { return len(node.Problems()) == 1 })
 	if problem := node.Problems()[0]; !strings.Contains(problem, "absent") {
-		t.Errorf("problem %q", problem)
+		t.Errorf("problem = %q", problem)
 	}
 }
 
@@ -150,10 +150,10 @@ func TestKernelFlood(t *testing.T) {
 		end()
 		counts := node.Counts()["eth1"]
 		if most := 80 + 1000*(1+time.Since(began).Seconds()); float64(counts.Answered-before.Answered) > most {
-			t.Errorf("%s: answered %d, want %.0f at most", test.name, counts.Answered-before.Answered, most)
+			t.Errorf("%s: answered %d requests, limit %.0f", test.name, counts.Answered-before.Answered, most)
 		}
 		if (counts.Limited > before.Limited) != test.limited || counts.Dropped > 0 {
-			t.Errorf("%s: counted %+v", test.name, counts)
+			t.Errorf("%s: counts = %+v", test.name, counts)
 		}
 	}
 }
@@ -181,10 +181,10 @@ func TestKernelUntrustedHosts(t *testing.T) {
 	byAgent := node.counts["eth1"].answered.Load()
 	node.mu.Unlock()
 	if byAgent > 10 || counts.Dropped > 0 || counts.Limited > 0 {
-		t.Errorf("the agent answered %d questions itself, want those of the kernel's first second at most: %+v", byAgent, counts)
+		t.Errorf("the agent answered %d requests, want at most those of the first second: %+v", byAgent, counts)
 	}
 	if counts.Answered < 20000 {
-		t.Errorf("answered %d questions of 40,000 or more", counts.Answered)
+		t.Errorf("answered %d requests, want at least 20,000 of 40,000", counts.Answered)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestKernelCounts(t *testing.T) {
 	some.ask(hostMAC(1), vip4)
 	await(t, func() bool { return node.Counts()["eth1"].Answered == 1 })
 	if counts := node.Counts()["eth1"]; counts.Malformed != 1 || counts.Limited > 0 || counts.Failed > 0 {
-		t.Errorf("counted %+v", counts)
+		t.Errorf("counts = %+v", counts)
 	}
 	// The lock stops reading, so that the kernel drops requests beyond the socket buffer.
 	link := node.links["eth1"]
@@ -256,7 +256,7 @@ func TestKernelHungNode(t *testing.T) {
 	node.notify()
 	await(t, func() bool { return len(node.wake) == 0 })
 	if beats := w.beats.Load(); beats > 0 {
-		t.Errorf("%d heartbeats of a node that has not started", beats)
+		t.Errorf("%d heartbeats from a node that has not started", beats)
 	}
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
 	w.ask(vip4, "lan")
@@ -272,7 +272,7 @@ func TestKernelHungNode(t *testing.T) {
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err == nil || node.Counts()["eth1"].Answered != answered {
-		t.Errorf("a node that hangs answers: %v", err)
+		t.Errorf("a node with a hung agent answers: %v", err)
 	}
 	w.stopped.Store(false)
 	w.knows(vip4, "lan", mac1)
@@ -320,7 +320,7 @@ func TestKernelStoppedNode(t *testing.T) {
 	await(t, func() bool { return node.Counts()["eth1"].VIPs == 0 })
 	w.knows(vip4, "lan", mac2)
 	if now := node.Counts()["eth1"].Announced; now != told {
-		t.Errorf("hosts were reported %d times more", now-told)
+		t.Errorf("hosts were notified %d more times", now-told)
 	}
 
 	node.Set(map[string][]netip.Addr{"eth1": {vip4}}, false)
@@ -352,16 +352,16 @@ func TestKernelSilentNode(t *testing.T) {
 	asker := newHosts(t, hostMAC(2))
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err == nil {
-		t.Error("it answers")
+		t.Error("the node still answers")
 	}
 	if counts := node.Counts()["eth1"]; counts.Announced != before.Announced || counts.Answered != before.Answered {
-		t.Errorf("counted %+v, before %+v", counts, before)
+		t.Errorf("counts = %+v, previously %+v", counts, before)
 	}
 	stuck.Store(false)
 	await(t, func() bool { return node.Counts()["eth1"].Announced >= before.Announced+3 })
 	asker.ask(hostMAC(2), vip4)
 	if err := asker.answered(hostMAC(2)); err != nil {
-		t.Errorf("it does not answer again: %v", err)
+		t.Errorf("the node does not resume answering: %v", err)
 	}
 }
 
@@ -370,7 +370,7 @@ func await(t *testing.T, done func() bool) {
 	deadline := time.Now().Add(20 * time.Second)
 	for !done() {
 		if time.Now().After(deadline) {
-			t.Fatal("did not come about in 20 s")
+			t.Fatal("condition not met within 20 s")
 		}
 		time.Sleep(5 * time.Millisecond)
 	}

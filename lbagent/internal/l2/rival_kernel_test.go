@@ -73,7 +73,7 @@ func TestKernelRival(t *testing.T) {
 	await(t, func() bool { return one.Counts()["eth1"].Announced == all && two.Counts()["eth2"].Announced == all })
 	for name, counts := range map[string]Counts{"one": one.Counts()["eth1"], "the other": two.Counts()["eth2"]} {
 		if counts.Answered > 0 {
-			t.Errorf("%s answered announcements of the other: %+v", name, counts)
+			t.Errorf("%s answered announcements of the other node: %+v", name, counts)
 		}
 	}
 	two.Set(nil, false)
@@ -96,10 +96,10 @@ func TestKernelRival(t *testing.T) {
 		}
 	}
 	counts := one.Counts()["eth1"]
-	t.Logf("%d gratuitous frames in %s: %+v", sent, time.Since(began), counts)
+	t.Logf("%d gratuitous frames within %s: %+v", sent, time.Since(began), counts)
 	// The link may lose frames on a busy machine.
 	if lost > 2 || counts.Answered > 20 {
-		t.Errorf("%d of 20 questions were not answered: %+v", lost, counts)
+		t.Errorf("%d of 20 requests were not answered: %+v", lost, counts)
 	}
 	for _, vip := range vips {
 		await(t, func() bool { return seen.of(vip) == "[eth1 "+mac2+" eth1 "+hostMAC(7).String()+"]" })
@@ -109,6 +109,6 @@ func TestKernelRival(t *testing.T) {
 	}
 	// The periodic announcement may have happened.
 	if counts.Announced > all+uint64(len(vips)) {
-		t.Errorf("a storm caused announcements: %+v", counts)
+		t.Errorf("a storm triggered announcements: %+v", counts)
 	}
 }

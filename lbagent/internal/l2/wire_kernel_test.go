@@ -90,7 +90,7 @@ func (w *wire) serve(name string, r *Responder) *Responder {
 	w.t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			w.t.Errorf("%s ended with %v", name, err)
+			w.t.Errorf("%s returned %v, want context.Canceled", name, err)
 		}
 	})
 	w.nodes[name] = r
@@ -110,7 +110,7 @@ func (w *wire) knows(address netip.Addr, device, mac string) {
 			for name, node := range w.nodes {
 				w.t.Logf("%s: %+v %v", name, node.Counts(), node.Problems())
 			}
-			w.t.Fatalf("the client knows %s as %q, want %s", address, strings.TrimSpace(known), mac)
+			w.t.Fatalf("neighbor entry of the client for %s = %q, want %s", address, strings.TrimSpace(known), mac)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

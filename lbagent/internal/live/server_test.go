@@ -128,7 +128,7 @@ func serve(t *testing.T, source Source) *served {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("returned %v, want context.Canceled", err)
 		}
 	})
 	return s
@@ -179,25 +179,25 @@ func TestServer(t *testing.T) {
 
 	var traffic liveapi.Traffic
 	if _, err := s.get(client, liveapi.PathTraffic, nil, &traffic); err != nil || traffic.Node != "node1" || traffic.Cursor == "" {
-		t.Errorf("traffic %+v, error %v", traffic, err)
+		t.Errorf("traffic = %+v, error %v", traffic, err)
 	}
 	var state liveapi.State
 	if _, err := s.get(client, liveapi.PathState, nil, &state); err != nil || state.Node != "node1" || !state.Whole || len(state.VIPs) != 1 {
-		t.Errorf("state %+v, error %v", state, err)
+		t.Errorf("state = %+v, error %v", state, err)
 	}
 	var flows liveapi.Flows
 	query := url.Values{liveapi.ParameterService: {"default/web"}, liveapi.ParameterClient: {"198.51.100.7"}, liveapi.ParameterLimit: {"3"}}
 	if _, err := s.get(client, liveapi.PathFlows, query, &flows); err != nil || !flows.Truncated || flows.Items[0].Protocol != "default/web 198.51.100.7/32 3" {
-		t.Errorf("flows %+v, error %v", flows, err)
+		t.Errorf("flows = %+v, error %v", flows, err)
 	}
 	var drops liveapi.Drops
 	query = url.Values{liveapi.ParameterService: {"default/web"}, liveapi.ParameterClient: {"198.51.100.1/32"}}
 	if _, err := s.get(client, liveapi.PathDrops, query, &drops); err != nil || drops.Truncated || lengths(drops) != "4 1" {
-		t.Errorf("drops %+v, error %v; want the client's of the Service, the latest first", drops, err)
+		t.Errorf("drops = %+v, error %v; want those of the client and Service, latest first", drops, err)
 	}
 	query = url.Values{liveapi.ParameterService: {"default/web"}, liveapi.ParameterLimit: {"1"}}
 	if _, err := s.get(client, liveapi.PathDrops, query, &drops); err != nil || !drops.Truncated || lengths(drops) != "4" {
-		t.Errorf("drops %+v, error %v; want the latest, and that there are more", drops, err)
+		t.Errorf("drops = %+v, error %v; want the latest, truncated", drops, err)
 	}
 	for _, query := range []url.Values{
 		{}, {"service": {"web"}}, {"service": {"/web"}}, {"service": {"default/"}},
@@ -233,12 +233,12 @@ func TestUntrusted(t *testing.T) {
 		return err
 	}
 	if ask(right) == nil {
-		t.Error("answered before there is a certificate")
+		t.Error("request served before a certificate was loaded")
 	}
 	agent := s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageServerAuth)
 	s.authority.write(t, s.directory, agent)
 	if err := ask(right); err != nil {
-		t.Errorf("the aggregated API is refused: %v", err)
+		t.Errorf("the aggregated API was rejected: %v", err)
 	}
 	for name, shown := range map[string][]tls.Certificate{
 		"nobody":                      nil,
@@ -249,7 +249,7 @@ func TestUntrusted(t *testing.T) {
 		"one that signed for himself": {(&authority{}).pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)},
 	} {
 		if ask(shown...) == nil {
-			t.Errorf("%s is answered", name)
+			t.Errorf("request with %s was served", name)
 		}
 	}
 
@@ -257,9 +257,9 @@ func TestUntrusted(t *testing.T) {
 	s.authority = newAuthority(t)
 	s.authority.write(t, s.directory, s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageServerAuth))
 	if ask(right) == nil {
-		t.Error("a client of the former CA is answered")
+		t.Error("a client certificate of the previous CA was accepted")
 	}
 	if err := ask(s.authority.pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)); err != nil {
-		t.Errorf("the aggregated API is refused with its next certificate: %v", err)
+		t.Errorf("the renewed certificate of the aggregated API was rejected: %v", err)
 	}
 }

@@ -84,10 +84,10 @@ func (f *follower) check(t *testing.T, d *deciding) {
 		want[address] = decided(group)
 	}
 	if !reflect.DeepEqual(f.vips, want) {
-		t.Errorf("after the changes the VIPs are %v, want %v", f.vips, want)
+		t.Errorf("after the changes: VIPs %v, want %v", f.vips, want)
 	}
 	if !slices.EqualFunc(f.sessions, d.sessions, func(a, b console.BGPPeer) bool { return reflect.DeepEqual(a, b) }) {
-		t.Errorf("after the changes the sessions are %v, want %v", f.sessions, d.sessions)
+		t.Errorf("after the changes: sessions %v, want %v", f.sessions, d.sessions)
 	}
 }
 
@@ -147,11 +147,11 @@ func TestStateOfChanges(t *testing.T) {
 		j := newJournal(d.decisions, d.peers)
 		var f follower
 		if first := f.ask(t, j); !first.Whole || len(first.VIPs) != 1 || len(first.VIPs[0].Addresses) != 200 {
-			t.Fatalf("the first answer is %+v, want all VIPs in one group", first)
+			t.Fatalf("first response %+v, want all VIPs in one group", first)
 		}
 		begin := time.Now()
 		if same := f.ask(t, j); same.Whole || len(same.VIPs) > 0 || same.Sessions != nil || time.Since(begin) < liveapi.WaitLimit {
-			t.Errorf("without a change %+v after %s, want nothing after %s", same, time.Since(begin), liveapi.WaitLimit)
+			t.Errorf("without a change: %+v after %s, want an empty response after %s", same, time.Since(begin), liveapi.WaitLimit)
 		}
 		changed := netip.MustParseAddr("203.0.113.7")
 		go func() {
@@ -165,10 +165,10 @@ func TestStateOfChanges(t *testing.T) {
 		state := f.ask(t, j)
 		want := []console.VIPGroup{{Reason: "Withheld", Addresses: []netip.Addr{changed}}}
 		if state.Whole || state.Sessions != nil || !reflect.DeepEqual(state.VIPs, want) {
-			t.Errorf("after one change %+v, want %+v", state, want)
+			t.Errorf("after one change: %+v, want %+v", state, want)
 		}
 		if waited := time.Since(begin); waited < 10*time.Second || waited > 12*time.Second {
-			t.Errorf("the change after 10 s is reported after %s", waited)
+			t.Errorf("a change after 10 s was reported after %s", waited)
 		}
 	})
 }
@@ -193,11 +193,11 @@ func TestJournalDropsRemovedVIPs(t *testing.T) {
 		prompt.check(t, d)
 	}
 	if state := late.ask(t, j); !state.Whole {
-		t.Error("a late reader gets changes although some were dropped")
+		t.Error("a slow reader receives changes although some were dropped")
 	}
 	late.check(t, d)
 	if len(j.removed) > maxRemoved {
-		t.Errorf("%d removed VIPs are retained, want at most %d", len(j.removed), maxRemoved)
+		t.Errorf("%d removed VIPs are retained, limit %d", len(j.removed), maxRemoved)
 	}
 }
 

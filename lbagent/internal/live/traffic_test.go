@@ -136,7 +136,7 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 	readers := make([]reader, 3)
 	for i := range readers {
 		if readers[i].ask(t, s); readers[i].packets+readers[i].drops > 0 {
-			t.Fatalf("the first answer counts: %+v", readers[i])
+			t.Fatalf("the first response contains counts: %+v", readers[i])
 		}
 	}
 	begin := time.Now()
@@ -163,10 +163,10 @@ func checkTraffic(t *testing.T, random *rand.Rand) {
 			readers[i].ask(t, s)
 		}
 		if r := readers[i]; r.packets != packets || r.drops != drops {
-			t.Errorf("reader %d received %d packets and %d drops, want %d and %d", i, r.packets, r.drops, packets, drops)
+			t.Errorf("reader %d: %d packets and %d drops, want %d and %d", i, r.packets, r.drops, packets, drops)
 		}
 		if passed := time.Since(begin).Seconds(); readers[i].seconds > passed {
-			t.Errorf("reader %d was informed of %g s, and %g passed", i, readers[i].seconds, passed)
+			t.Errorf("reader %d: interval of %g s, but only %g s passed", i, readers[i].seconds, passed)
 		}
 	}
 }
@@ -183,7 +183,7 @@ func TestTrafficOfNewFrontend(t *testing.T) {
 		c.count(web, 10, "source_range")
 		c.count(c.name("default/new", 80), 5, "")
 		if r.ask(t, s); r.packets != 15 || r.drops != 1 {
-			t.Errorf("received %d packets and %d drops, want 15 and 1", r.packets, r.drops)
+			t.Errorf("%d packets and %d drops, want 15 and 1", r.packets, r.drops)
 		}
 	})
 }
@@ -210,7 +210,7 @@ func TestTrafficOfNoFrontend(t *testing.T) {
 		got := ask(t, s, cursor)
 		wantUplinks := []console.Uplink{{Interface: "eth0", Redirect: 2}, {Interface: "eth1", Transmit: 1}}
 		if !maps.Equal(got.Drops, map[string]uint64{"no_frontend": 4}) || !slices.Equal(got.Uplinks, wantUplinks) {
-			t.Errorf("drops %v and uplinks %+v, want 4 and %+v", got.Drops, got.Uplinks, wantUplinks)
+			t.Errorf("drops %v, uplinks %+v, want 4 and %+v", got.Drops, got.Uplinks, wantUplinks)
 		}
 	})
 }
@@ -227,7 +227,7 @@ func TestTrafficCursor(t *testing.T) {
 		}
 		for _, cursor := range []string{"", "x", "x-1", first.Cursor, first.Cursor + "0000", formatCursor(first.Cursor[:4], -1)} {
 			if got := ask(t, s, cursor); got.Seconds != 0 || len(got.Frontends) > 0 || got.Cursor != other {
-				t.Errorf("since %q: %+v, want a beginning at %s", cursor, got, other)
+				t.Errorf("cursor %q: %+v, want a new start at %s", cursor, got, other)
 			}
 		}
 	})
@@ -255,7 +255,7 @@ func TestCountersReadOnDemand(t *testing.T) {
 		}
 		c.edit(func() { c.err = nil })
 		if got := ask(t, s, first.Cursor); got.Seconds != 0 || got.Cursor == first.Cursor {
-			t.Errorf("after a failure %+v, want a beginning", got)
+			t.Errorf("after a failure: %+v, want a new start", got)
 		}
 	})
 }

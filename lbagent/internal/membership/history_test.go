@@ -80,7 +80,7 @@ func TestHistories(t *testing.T) {
 				h.pass(1500*time.Millisecond, test.heard)
 				v := h.Evaluate()
 				if !slices.Equal(down(v), step.down) || !slices.Equal(slices.Sorted(maps.Keys(v.Held)), step.held) || v.CutOff != step.cutOff {
-					t.Fatalf("step %d: verdict %+v, want %v down, %v held, cut off %t", i, v, step.down, step.held, step.cutOff)
+					t.Fatalf("step %d: verdict %+v, want down %v, held %v, cut off %t", i, v, step.down, step.held, step.cutOff)
 				}
 			}
 		})
@@ -137,7 +137,7 @@ func TestAnyHistory(t *testing.T) {
 		h.judged = func(v Verdict) {
 			for id := range was.Down {
 				if _, still := v.Down[id]; !still && h.dead[id] {
-					t.Fatalf("node %d is dead and counts as up again: %+v", id, v)
+					t.Fatalf("node %d is dead, but considered up again: %+v", id, v)
 				}
 			}
 			was = v
@@ -155,11 +155,11 @@ func TestAnyHistory(t *testing.T) {
 			lostHalf = lostHalf || half && up > 2
 			switch v := h.Evaluate(); {
 			case half && up > 2 && !v.CutOff || v.CutOff && !lostHalf:
-				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
+				t.Fatalf("nodes %v of %d died: verdict %+v", die, up, v)
 			case heard && (!slices.Equal(down(v), dead) || len(v.Held) > 0):
-				t.Fatalf("dead are %v of %d others, packets of a router arrive, and the verdict is %+v", dead, len(h.nodes), v)
+				t.Fatalf("nodes %v of %d others are dead, router packets arrive: verdict %+v", dead, len(h.nodes), v)
 			case !heard && half != (len(v.Held) > 0):
-				t.Fatalf("%v died of %d, and the verdict is %+v", die, up, v)
+				t.Fatalf("nodes %v of %d died: verdict %+v", die, up, v)
 			}
 			live := rapid.SliceOfDistinct(rapid.SampledFrom(h.nodes), rapid.ID[forwarding.NodeID]).Draw(t, "live")
 			h.change(nil, live)
@@ -190,12 +190,12 @@ func TestNetworkPartition(t *testing.T) {
 				n.alive = func(id forwarding.NodeID) bool { return slices.Contains(own, id) }
 				n.run(time.Second, func(v Verdict) {
 					if wins && (v.CutOff || len(v.Held) > 0) || !wins && len(v.Down) > 0 {
-						t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
+						t.Fatalf("node %d of %v: verdict %+v", self, parts, v)
 					}
 				})
 				v := n.Evaluate()
 				if wins && len(v.Down) != len(other) || v.CutOff != (!wins && nodes > 2) {
-					t.Fatalf("node %d of %v: the verdict is %+v", self, parts, v)
+					t.Fatalf("node %d of %v: verdict %+v", self, parts, v)
 				}
 			}
 		}

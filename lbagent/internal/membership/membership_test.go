@@ -90,7 +90,7 @@ func TestProcessExitIsDetected(t *testing.T) {
 			n := newNetwork(others)
 			n.run(time.Second, func(v Verdict) {
 				if len(v.Down)+len(v.Held) > 0 {
-					t.Fatalf("all nodes answer, and the verdict is %+v", v)
+					t.Fatalf("all nodes reply, but the verdict is %+v", v)
 				}
 			})
 			n.alive = func(id forwarding.NodeID) bool { return id != 2 }
@@ -103,10 +103,10 @@ func TestProcessExitIsDetected(t *testing.T) {
 			})
 			limit := 2*n.interval + (Misses+1)*Repeat(others)
 			if took := seen.Sub(died); seen.IsZero() || took > limit {
-				t.Errorf("seen after %s, want %s at most", took, limit)
+				t.Errorf("detected after %s, want at most %s", took, limit)
 			}
 			if v := n.Evaluate(); !slices.Equal(down(v), []forwarding.NodeID{2}) {
-				t.Errorf("down are %v, want node 2", down(v))
+				t.Errorf("down nodes %v, want node 2", down(v))
 			}
 		})
 	}
@@ -145,11 +145,11 @@ func TestPacketLossIsNoNodeFailure(t *testing.T) {
 			}
 			n.run(10*time.Minute, func(v Verdict) {
 				if len(v.Down)+len(v.Held) > 0 {
-					t.Fatalf("the verdict is %+v", v)
+					t.Fatalf("verdict = %+v", v)
 				}
 			})
 			if v := n.Evaluate(); v.Lossy.IsZero() == test.want {
-				t.Errorf("lossy since %s, want %t", v.Lossy, test.want)
+				t.Errorf("Lossy since %s, want lossy: %t", v.Lossy, test.want)
 			}
 			if test.others == 2 {
 				return
@@ -159,7 +159,7 @@ func TestPacketLossIsNoNodeFailure(t *testing.T) {
 				died := n.now
 				n.run(500*time.Millisecond, nil)
 				if at, found := n.Evaluate().Down[id]; !found || at.Sub(died) > 500*time.Millisecond {
-					t.Errorf("the death of node %d is found at %s, which was at %s", id, at, died)
+					t.Errorf("failure of node %d detected at %s, occurred at %s", id, at, died)
 				}
 				dead = 0
 				n.run(5*time.Second, nil)
@@ -184,7 +184,7 @@ func TestSlowPath(t *testing.T) {
 		}
 		n.run(time.Minute, func(v Verdict) {
 			if len(v.Down)+len(v.Held) > 0 || !v.Lossy.IsZero() {
-				t.Fatalf("%d probes later: the verdict is %+v", late, v)
+				t.Fatalf("%d probes later: verdict %+v", late, v)
 			}
 		})
 	}
@@ -206,7 +206,7 @@ func TestNarrowPath(t *testing.T) {
 	narrow := func(want bool) {
 		t.Helper()
 		if got := n.Evaluate().LowMTU; (len(got) == 1) != want {
-			t.Fatalf("narrow paths are %v, want %t", got, want)
+			t.Fatalf("LowMTU = %v, want %t", got, want)
 		}
 	}
 	long(20, true)
@@ -224,7 +224,7 @@ func TestNarrowPath(t *testing.T) {
 	narrow(false)
 	n.run(time.Second, nil)
 	if v := n.Evaluate(); len(v.LowMTU) > 0 || len(v.Down) != 1 {
-		t.Errorf("the verdict is %+v, want node 2 down", v)
+		t.Errorf("verdict %+v, want node 2 down", v)
 	}
 }
 
@@ -234,7 +234,7 @@ func TestSilentSinceStartIsNotDown(t *testing.T) {
 	n.alive = func(id forwarding.NodeID) bool { return id != 3 }
 	n.run(time.Minute, func(v Verdict) {
 		if len(v.Down)+len(v.Held) > 0 {
-			t.Fatalf("the verdict is %+v", v)
+			t.Fatalf("verdict = %+v", v)
 		}
 	})
 }
@@ -256,18 +256,18 @@ func TestHalfAtOnceIsAPartition(t *testing.T) {
 		partition := !keepsQuorum(n.nodes, lost)
 		n.run(70*time.Second, func(v Verdict) {
 			if partition && len(v.Down) > 0 {
-				t.Fatalf("%d of %d nodes lost, and %v are down", len(lost), others+1, down(v))
+				t.Fatalf("%d of %d nodes lost: %v are down, want none", len(lost), others+1, down(v))
 			}
 		})
 		v := n.Evaluate()
 		slices.Sort(lost)
 		if (partition && others > 1) != v.CutOff || !partition && !slices.Equal(down(v), lost) || partition && !slices.Equal(slices.Sorted(maps.Keys(v.Held)), lost) {
-			t.Fatalf("%v lost of %d: verdict %+v", lost, others+1, v)
+			t.Fatalf("nodes %v of %d lost: verdict %+v", lost, others+1, v)
 		}
 		n.alive = func(forwarding.NodeID) bool { return true }
 		n.run(2*MinReturnDelay, nil)
 		if v := n.Evaluate(); len(v.Down)+len(v.Held) > 0 {
-			t.Fatalf("all are back, and the verdict is %+v", v)
+			t.Fatalf("all nodes are back, but the verdict is %+v", v)
 		}
 	})
 }
@@ -282,13 +282,13 @@ func TestSequentialFailuresAreNoPartition(t *testing.T) {
 		n.run(time.Second, nil)
 		// Of the last two nodes neither can know which one is cut off.
 		if v := n.Evaluate(); len(v.Down) != len(dead) {
-			t.Errorf("%d nodes died, down are %v", len(dead), down(v))
+			t.Errorf("%d nodes died, down nodes %v", len(dead), down(v))
 		}
 	}
 	dead[5] = true
 	n.run(time.Second, nil)
 	if v := n.Evaluate(); len(v.Held) != 1 || len(v.Down) != 3 {
-		t.Errorf("verdict %+v, want the last one held", v)
+		t.Errorf("verdict %+v, want the last node held", v)
 	}
 }
 
@@ -308,12 +308,12 @@ func TestFlappingIsRateLimited(t *testing.T) {
 	}
 	for i, want := range []time.Duration{1, 2, 4, 8, 16, 32, 60, 60} {
 		if took := back(); took < want*time.Second || took > want*time.Second+2*n.interval {
-			t.Errorf("loss %d: back after %s, want %d s", i+1, took, want)
+			t.Errorf("loss %d: up again after %s, want %d s", i+1, took, want)
 		}
 	}
 	n.run(2*StableAfter, nil)
 	if took := back(); took > MinReturnDelay+2*n.interval {
-		t.Errorf("after a long time: back after %s", took)
+		t.Errorf("after a long time without loss: up again after %s", took)
 	}
 }
 
@@ -343,12 +343,12 @@ func TestRemovedNodeIsForgotten(t *testing.T) {
 	n.run(time.Second, nil)
 	n.SetNodes(self, n.nodes[1:])
 	if v := n.Evaluate(); len(v.Down) > 0 {
-		t.Errorf("down are %v", down(v))
+		t.Errorf("down nodes %v, want none", down(v))
 	}
 	n.SetNodes(self, n.nodes)
 	n.run(time.Second, nil)
 	if v := n.Evaluate(); len(v.Down) > 0 {
-		t.Errorf("down are %v", down(v))
+		t.Errorf("down nodes %v, want none", down(v))
 	}
 }
 
@@ -379,7 +379,7 @@ func TestResume(t *testing.T) {
 	n.alive = func(id forwarding.NodeID) bool { return id != 2 && id != 4 }
 	n.run(time.Second, nil)
 	if v := Resumed(n.Known()); !slices.Equal(down(v), []forwarding.NodeID{2}) {
-		t.Fatalf("the first verdict is %+v, want node 2 down", v)
+		t.Fatalf("first verdict %+v, want node 2 down", v)
 	}
 
 	next := n.resumed()
@@ -387,17 +387,17 @@ func TestResume(t *testing.T) {
 	died := next.now
 	next.run(time.Second, func(v Verdict) {
 		if _, found := v.Down[2]; !found || v.CutOff {
-			t.Fatalf("the verdict is %+v, want node 2 down", v)
+			t.Fatalf("verdict %+v, want node 2 down", v)
 		}
 	})
 	v := next.Evaluate()
 	if !slices.Equal(down(v), []forwarding.NodeID{2, 3}) || v.Down[3].Sub(died) > (Misses+1)*next.interval {
-		t.Errorf("down are %v after %s, want nodes 2 and 3", down(v), v.Down[3].Sub(died))
+		t.Errorf("down nodes %v after %s, want nodes 2 and 3", down(v), v.Down[3].Sub(died))
 	}
 	next.alive = func(id forwarding.NodeID) bool { return id != 4 }
 	next.run(MinReturnDelay+time.Second, nil)
 	if v := next.Evaluate(); len(v.Down) > 0 {
-		t.Errorf("down are %v though they answer", down(v))
+		t.Errorf("down nodes %v although they reply", down(v))
 	}
 }
 
@@ -409,11 +409,11 @@ func TestResumeCutOff(t *testing.T) {
 	next.alive = func(forwarding.NodeID) bool { return false }
 	next.run(5*time.Second, func(v Verdict) {
 		if len(v.Down) > 0 {
-			t.Fatalf("the verdict is %+v", v)
+			t.Fatalf("verdict = %+v", v)
 		}
 	})
 	if v := next.resumed().Evaluate(); !v.CutOff || len(v.Down) > 0 {
-		t.Errorf("the next agent's verdict is %+v", v)
+		t.Errorf("verdict of the restarted agent = %+v", v)
 	}
 }
 
@@ -428,7 +428,7 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 				before, changes := n.Known(), n.Changes()
 				n.run(n.interval, nil)
 				if after := n.Known(); !slices.Equal(before, after) && n.Changes() == changes {
-					t.Fatalf("%+v became %+v without a change", before, after)
+					t.Fatalf("Known changed from %+v to %+v, but Changes did not", before, after)
 				}
 			}
 			n.now = n.now.Add(time.Duration(rapid.IntRange(0, 90).Draw(t, "pause")) * time.Second)
@@ -470,7 +470,7 @@ func TestRouterPacketsProveConnection(t *testing.T) {
 		listen = func(time.Time) time.Time { return time.Time{} }
 		n.SetRouterSeen(listen(n.now))
 		if v := n.Evaluate(); (len(v.Down) > 0) != (test.want > 0) {
-			t.Errorf("%s: without the router the verdict is %+v", name, v)
+			t.Errorf("%s: verdict without the router = %+v", name, v)
 		}
 	}
 }
@@ -492,7 +492,7 @@ func TestCutOffNodeOfTwo(t *testing.T) {
 			n.SetRouterSeen(heard)
 			n.run(n.interval, func(v Verdict) {
 				if len(v.Down) > 0 {
-					t.Fatalf("after %s the verdict is %+v", n.now.Sub(cut), v)
+					t.Fatalf("after %s: verdict %+v", n.now.Sub(cut), v)
 				}
 			})
 		}

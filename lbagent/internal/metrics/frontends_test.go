@@ -200,7 +200,7 @@ func TestScrapeSize(t *testing.T) {
 		{EachService, 1, 1024}, {NoFrontends, 1, 16},
 	} {
 		if size := len(served(t, test.frontends, test.every)()); size > test.most<<10 {
-			t.Errorf("%s, one of %d used: %d KiB, want %d at most", test.frontends, test.every, size>>10, test.most)
+			t.Errorf("%s, one of %d used: %d KiB, want at most %d", test.frontends, test.every, size>>10, test.most)
 		}
 	}
 }

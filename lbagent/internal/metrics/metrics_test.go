@@ -103,12 +103,12 @@ func TestConventions(t *testing.T) {
 				labels[label.GetName()] = label.GetValue()
 			}
 			if labels["namespace"] != "dns" || labels["service"] != "resolver" {
-				t.Errorf("%s has the labels %v, want those of the Service", family.GetName(), labels)
+				t.Errorf("%s has labels %v, want those of the Service", family.GetName(), labels)
 			}
 		}
 	}
 	if frontends != 4 {
-		t.Errorf("%d series of frontends, want 4", frontends)
+		t.Errorf("%d frontend series, want 4", frontends)
 	}
 }
 
@@ -126,7 +126,7 @@ func started(t *testing.T, run func(context.Context, net.Listener) error) string
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
-			t.Errorf("the server ended with %v", err)
+			t.Errorf("the server returned %v, want context.Canceled", err)
 		}
 	})
 	return "http://" + listener.Addr().String()
@@ -157,7 +157,7 @@ func TestMetrics(t *testing.T) {
 	url := serveMetrics(t, NewCollector("v1", EachFrontend, counting{}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK {
-		t.Fatalf("code %d: %s", code, body)
+		t.Fatalf("status %d: %s", code, body)
 	}
 	for _, line := range []string{
 		`millrace_build_info{version="v1"} 1`,
@@ -195,11 +195,11 @@ func TestMetrics(t *testing.T) {
 		`go_goroutines `,
 	} {
 		if !strings.Contains(body, "\n"+line) {
-			t.Errorf("no line %s", line)
+			t.Errorf("missing line %s", line)
 		}
 	}
 	if strings.Contains(body, "\nmillrace_bgp_session_last_error") {
-		t.Error("an error that never was has a time")
+		t.Error("time of the last error is exposed although there was none")
 	}
 }
 
@@ -208,7 +208,7 @@ func TestUnreadableCounters(t *testing.T) {
 	url := serveMetrics(t, NewCollector("v1", EachFrontend, counting{errors.New("gone")}, observedSessions, services), passes())
 	code, body := get(t, url+"/metrics")
 	if code != http.StatusOK || !strings.Contains(body, "\nmillrace_bgp_session_up") || strings.Contains(body, "\nmillrace_drops_total") {
-		t.Errorf("code %d, body %s", code, body)
+		t.Errorf("status %d, body %s", code, body)
 	}
 }
 
@@ -230,6 +230,6 @@ func TestProbes(t *testing.T) {
 
 func TestListen(t *testing.T) {
 	if _, err := Listen("nowhere", "some-flag"); err == nil || !strings.Contains(err.Error(), "--some-flag") {
-		t.Errorf("error %v does not name the flag", err)
+		t.Errorf("error %v does not contain the flag", err)
 	}
 }

@@ -29,7 +29,7 @@ func TestIsAddressGone(t *testing.T) {
 	check := func(address string, want bool) {
 		t.Helper()
 		if got := IsAddressGone(netip.MustParseAddr(address)); got != want {
-			t.Errorf("address %s gone: %v, want %v", address, got, want)
+			t.Errorf("IsAddressGone(%s) = %v, want %v", address, got, want)
 		}
 	}
 	check("192.0.2.1", true)
@@ -47,7 +47,7 @@ func TestIsAddressGone(t *testing.T) {
 	deadline := time.Now().Add(20 * time.Second)
 	for !IsAddressGone(netip.MustParseAddr("198.18.0.3")) {
 		if time.Now().After(deadline) {
-			t.Fatal("an address without a host is not gone")
+			t.Fatal("an address without a host is not reported as gone")
 		}
 	}
 	check("198.18.0.2", false)

@@ -61,7 +61,7 @@ func TestFindHolders(t *testing.T) {
 	list, err := netlink.NeighList(index, netlink.FAMILY_V4)
 	must(t, err)
 	if !slices.ContainsFunc(list, func(n netlink.Neigh) bool { return n.State == netlink.NUD_PERMANENT && n.IP[3] == 90 }) {
-		t.Errorf("the entry of the administrator was removed: %v", list)
+		t.Errorf("the administrator's neighbor entry was removed: %v", list)
 	}
 
 	// After the holder has left, it must not be found in the kernel's table.
@@ -73,7 +73,7 @@ func TestFindHolders(t *testing.T) {
 	found, err := ProbeAddresses(ctx, asked)
 	must(t, err)
 	if len(found) > 0 {
-		t.Errorf("found %v after the holder has left", found)
+		t.Errorf("found %v after the host has left", found)
 	}
 
 	must(t, useNeighbour(key("198.51.100.1")))
@@ -85,7 +85,7 @@ func TestFindHolders(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the router has the address %v, want %x", known, far)
+			t.Fatalf("neighbor entry of the router = %v, want %x", known, far)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -104,7 +104,7 @@ func awaitAddresses(t *testing.T, in *netlink.Handle, link netlink.Link) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("addresses of %s are tentative still: %v", link.Attrs().Name, addresses)
+			t.Fatalf("addresses of %s are still tentative: %v", link.Attrs().Name, addresses)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -45,6 +45,6 @@ func TestTranslatedConnections(t *testing.T) {
 	}
 	slices.SortFunc(got, func(a, b TranslatedFlow) int { return int(a.Client.Port()) - int(b.Client.Port()) })
 	if !slices.Equal(got, want) {
-		t.Errorf("%v are translated, want %v", got, want)
+		t.Errorf("translated flows = %v, want %v", got, want)
 	}
 }

@@ -158,7 +158,7 @@ func runWatcher(t *testing.T, config HopConfig) *HopWatcher {
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("the watcher ended with %v", err)
+			t.Errorf("the watcher returned %v, want context.Canceled", err)
 		}
 	})
 	return w
@@ -194,10 +194,10 @@ func TestHopWatcher(t *testing.T) {
 			select {
 			case last = <-set:
 			case <-deadline:
-				t.Fatalf("%s: hop to node %d is %+v, want %+v", what, id, last[id], want)
+				t.Fatalf("%s: hop to node %d = %+v, want %+v", what, id, last[id], want)
 			}
 			if _, found := last[silent]; found {
-				t.Fatalf("%s: a hop to a node that does not answer", what)
+				t.Fatalf("%s: hop to a node that does not reply", what)
 			}
 			if got, found := last[id]; found == (want != nil) && (!found || got == *want) {
 				return
@@ -267,10 +267,10 @@ func TestHopsNotSet(t *testing.T) {
 		select {
 		case got := <-events:
 			if got != want {
-				t.Fatalf("event %d is %s, want %s", i, got, want)
+				t.Fatalf("event %d = %s, want %s", i, got, want)
 			}
 		case <-time.After(6 * refresh):
-			t.Fatalf("event %d is missing: %s", i, want)
+			t.Fatalf("timeout while waiting for event %d: %s", i, want)
 		}
 	}
 }

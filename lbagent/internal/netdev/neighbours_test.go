@@ -54,7 +54,7 @@ func TestManyNeighbours(t *testing.T) {
 		t.Errorf("%d neighbours remain after the removal of all", left)
 	}
 	if neighbour, err := neighbourAt(foreign); err != nil || !neighbour.Persistent || neighbour.MAC != [6]byte(farMAC(1)) {
-		t.Errorf("what another program has kept is %+v, %v", neighbour, err)
+		t.Errorf("neighbor entry of another program = %+v, error %v", neighbour, err)
 	}
 }
 
@@ -88,7 +88,7 @@ func awaitHops(t *testing.T, set <-chan map[forwarding.NodeID]forwarding.Hop, wa
 		case hops := <-set:
 			last = len(hops)
 		case <-deadline:
-			t.Fatalf("there are hops to %d nodes, want %d", last, want)
+			t.Fatalf("hops to %d nodes, want %d", last, want)
 		}
 	}
 }
@@ -98,7 +98,7 @@ func awaitKept(t *testing.T, want int) {
 	deadline := time.Now().Add(time.Minute)
 	for ; kept(t) != want; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d neighbours are retained, want %d", kept(t), want)
+			t.Fatalf("%d persistent neighbours, want %d", kept(t), want)
 		}
 	}
 }

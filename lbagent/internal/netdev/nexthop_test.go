@@ -24,7 +24,7 @@ func TestNextHopTo(t *testing.T) {
 
 	router := netip.MustParseAddr("198.51.100.1")
 	if way, err := NextHopTo(router); !errors.Is(err, errUnresolved) {
-		t.Errorf("%+v, %v to a router that the kernel does not know", way, err)
+		t.Errorf("NextHopTo an unresolved router = %+v, error %v", way, err)
 	}
 	// A link with many neighbors, including the router and one that does not answer.
 	for i := 1; i < 100; i++ {
@@ -47,15 +47,15 @@ func TestNextHopTo(t *testing.T) {
 		"fe80::1%other": {other.Attrs().Index, [6]byte(farMAC(9)), 1500},
 	} {
 		if way, err := NextHopTo(netip.MustParseAddr(address)); err != nil || way != want {
-			t.Errorf("to %s: %+v, %v, want %+v", address, way, err, want)
+			t.Errorf("NextHopTo(%s) = %+v, %v, want %+v", address, way, err, want)
 		}
 	}
 	for _, address := range []string{"198.51.100.200", "198.51.100.201"} {
 		if way, err := NextHopTo(netip.MustParseAddr(address)); !errors.Is(err, errUnresolved) {
-			t.Errorf("to %s, which does not answer: %+v, %v", address, way, err)
+			t.Errorf("NextHopTo(%s) without a reply = %+v, error %v", address, way, err)
 		}
 	}
 	if way, err := NextHopTo(netip.MustParseAddr("198.18.0.1")); err == nil {
-		t.Errorf("%+v without a route", way)
+		t.Errorf("NextHopTo without a route = %+v", way)
 	}
 }

@@ -50,7 +50,7 @@ func TestIngress(t *testing.T) {
 			select {
 			case last = <-set:
 			case <-deadline:
-				t.Fatalf("%s: node %d comes in by %v, want %v", what, id, last[id], want)
+				t.Fatalf("%s: node %d: incoming interface %v, want %v", what, id, last[id], want)
 			}
 			if slices.Equal(last[id], want) && slices.Equal(last[onLink], []int{one}) {
 				return

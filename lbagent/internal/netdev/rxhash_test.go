@@ -29,11 +29,11 @@ func TestUnspreadTunnel(t *testing.T) {
 		}
 		for i, part := range test.want {
 			if !strings.Contains(got[i], part) || !strings.Contains(got[i], "-N eth0") {
-				t.Errorf("%s: %q, want %q in it", name, got[i], part)
+				t.Errorf("%s: problem %q, want it to contain %q", name, got[i], part)
 			}
 		}
 	}
 	if told := SingleQueueTunnels([]string{"lo", "absent0", "a-name-that-is-too-long"}); told != nil {
-		t.Errorf("got %q for virtual interfaces", told)
+		t.Errorf("problems %q for virtual interfaces, want none", told)
 	}
 }

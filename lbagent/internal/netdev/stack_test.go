@@ -45,17 +45,17 @@ func TestStack(t *testing.T) {
 	}
 	links, _ := stack(interfaces, nil, map[int]bool{eth1: true, vlan100: true})
 	if len(links) != len(interfaces) {
-		t.Errorf("%d links of %d interfaces", len(links), len(interfaces))
+		t.Errorf("%d links for %d interfaces", len(links), len(interfaces))
 	}
 	for _, link := range links {
 		if got := (place{link.Device, link.Members}); !reflect.DeepEqual(got, places[link.Index]) {
-			t.Errorf("interface %d: %+v, want %+v", link.Index, got, places[link.Index])
+			t.Errorf("interface %d = %+v, want %+v", link.Index, got, places[link.Index])
 		}
 		if want := tags[link.Index]; !slices.Equal(link.Tags, want) {
-			t.Errorf("interface %d: tags %v, want %v", link.Index, link.Tags, want)
+			t.Errorf("interface %d: tags = %v, want %v", link.Index, link.Tags, want)
 		}
 		if want := link.Index == bond0 || link.Index == vlan100; link.HasAddress != want {
-			t.Errorf("interface %d carries an address: %t, want %t", link.Index, link.HasAddress, want)
+			t.Errorf("interface %d: HasAddress = %t, want %t", link.Index, link.HasAddress, want)
 		}
 	}
 	for name, test := range map[string]struct{ selected, want []int }{
@@ -73,7 +73,7 @@ func TestStack(t *testing.T) {
 		}
 		_, uplinks := stack(interfaces, selected, nil)
 		if got := slices.Sorted(maps.Keys(uplinks)); !slices.Equal(got, test.want) {
-			t.Errorf("%s: uplinks %v, want %v", name, got, test.want)
+			t.Errorf("%s: uplinks = %v, want %v", name, got, test.want)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestChoose(t *testing.T) {
 		now = now.Add(step.after)
 		uplinks, again := f.choose(step.existing, step.selected, now)
 		if !slices.Equal(names(uplinks), step.want) || again != step.again {
-			t.Errorf("%s: %v, again in %s; want %v, %s", step.what, names(uplinks), again, step.want, step.again)
+			t.Errorf("%s: %v, next check in %s; want %v, %s", step.what, names(uplinks), again, step.want, step.again)
 		}
 	}
 }
@@ -60,7 +60,7 @@ func TestCheckPatterns(t *testing.T) {
 	}
 	for _, pattern := range []string{"", "eth[", `eth\`} {
 		if CheckPatterns([]string{pattern}) == nil {
-			t.Errorf("pattern %q is accepted", pattern)
+			t.Errorf("CheckPatterns accepts %q", pattern)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestFind(t *testing.T) {
 			t.Fatal(err)
 		}
 		if found.RequeueAfter != 0 || !slices.Equal(names(found.Links), test.want) {
-			t.Errorf("%s: uplinks %v, again in %s; want %v", name, names(found.Links), found.RequeueAfter, test.want)
+			t.Errorf("%s: uplinks = %v, next check in %s; want %v", name, names(found.Links), found.RequeueAfter, test.want)
 		}
 	}
 }
@@ -163,11 +163,11 @@ func TestLeads(t *testing.T) {
 	}
 	want := map[netip.Addr][]int{onLink: {data.Attrs().Index}, remote: {first.Attrs().Index, second.Attrs().Index}}
 	if !reflect.DeepEqual(found.PeerUplinks, want) {
-		t.Errorf("to peers lead %v, want %v", found.PeerUplinks, want)
+		t.Errorf("uplinks to peers = %v, want %v", found.PeerUplinks, want)
 	}
 	for _, link := range found.Links {
 		if !link.Ethernet || link.HasAddress != (link.Name == "data0") {
-			t.Errorf("%s: Ethernet %t, carries an address %t", link.Name, link.Ethernet, link.HasAddress)
+			t.Errorf("%s: Ethernet = %t, HasAddress = %t", link.Name, link.Ethernet, link.HasAddress)
 		}
 	}
 	// Only uplinks lead to peers.
@@ -176,7 +176,7 @@ func TestLeads(t *testing.T) {
 		t.Fatal(err)
 	}
 	if delete(want, onLink); !reflect.DeepEqual(found.PeerUplinks, want) {
-		t.Errorf("with patterns, to peers lead %v, want %v", found.PeerUplinks, want)
+		t.Errorf("with patterns: uplinks to peers = %v, want %v", found.PeerUplinks, want)
 	}
 }
 
@@ -214,9 +214,9 @@ func TestWatch(t *testing.T) {
 		select {
 		case <-changes:
 		case err := <-ended:
-			t.Fatalf("%s: watch ended: %v", what, err)
+			t.Fatalf("%s: the watch returned %v", what, err)
 		case <-time.After(5 * time.Second):
-			t.Fatalf("%s is not reported", what)
+			t.Fatalf("%s was not reported", what)
 		}
 	}
 	link := addLink(t, "eth0", "")
@@ -233,6 +233,6 @@ func TestWatch(t *testing.T) {
 	await("a default route")
 	cancel()
 	if err := <-ended; !errors.Is(err, context.Canceled) {
-		t.Errorf("watch ended with %v", err)
+		t.Errorf("the watch returned %v, want context.Canceled", err)
 	}
 }

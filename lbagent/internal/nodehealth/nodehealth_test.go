@@ -45,11 +45,11 @@ func TestNodeDownIsMarked(t *testing.T) {
 		return marked
 	}
 	if got := mark(); !maps.Equal(got, map[forwarding.NodeID]bool{2: true}) {
-		t.Errorf("marked are %v, want node 2", got)
+		t.Errorf("marked nodes = %v, want node 2", got)
 	}
 	j.verdict = membership.Verdict{}
 	if got := mark(); len(got) != 0 {
-		t.Errorf("marked are %v after its return", got)
+		t.Errorf("marked nodes = %v after recovery, want none", got)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestAgentHangs(t *testing.T) {
 	w := watchBy(j)
 	objects := w.Annotate(&model.Snapshot{}, time.Now())
 	if want := map[forwarding.NodeID]bool{2: true, 3: true}; !maps.Equal(w.Silent(), want) || len(objects.Down) > 0 {
-		t.Errorf("silent are %v, down are %v; want %v and none", w.Silent(), objects.Down, want)
+		t.Errorf("Silent = %v, Down = %v; want %v and none", w.Silent(), objects.Down, want)
 	}
 }
 
@@ -82,20 +82,20 @@ func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	seen := w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}, EndpointSlices: pods("one", "two", "two", "one")}, start)
 	for i, want := range []bool{true, true, false, true} {
 		if ready := seen.EndpointSlices[0].Endpoints[i].Conditions.Ready; (ready == nil) != want {
-			t.Errorf("endpoint %d is unchanged: %v, want %v", i, ready == nil, want)
+			t.Errorf("endpoint %d unchanged: %v, want %v", i, ready == nil, want)
 		}
 	}
 	if told, again := w.Observe(0, start); told.Silent != nil || again != ReportAfter {
-		t.Errorf("at once %v are reported, again after %s", told.Silent, again)
+		t.Errorf("immediately reported: %v, next report after %s", told.Silent, again)
 	}
 	want := []string{"two since " + start.UTC().Format(time.RFC3339)}
 	if told, _ := w.Observe(0, start.Add(ReportAfter)); !slices.Equal(told.Silent, want) {
-		t.Errorf("reported are %v, want %v", told.Silent, want)
+		t.Errorf("reported: %v, want %v", told.Silent, want)
 	}
 	j.verdict.Down = j.verdict.AgentSilent
 	w.Annotate(&model.Snapshot{LBNodes: []*millracev1beta1.LBNode{lbNode}}, start)
 	if told, _ := w.Observe(0, start.Add(ReportAfter)); told.Silent != nil || !slices.Equal(told.Down, []string{"two"}) {
-		t.Errorf("of a node that is down, %+v is reported", told)
+		t.Errorf("node 2 is down: reported %+v", told)
 	}
 }
 
@@ -126,11 +126,11 @@ func TestTargetsFollowNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := slices.Sorted(maps.Keys(j.want.Targets)); !slices.Equal(got, step.targets) {
-			t.Errorf("step %d: nodes %v are queried, want %v", i, got, step.targets)
+			t.Errorf("step %d: probed nodes = %v, want %v", i, got, step.targets)
 		}
 		for _, id := range step.targets {
 			if source := j.want.Targets[id].Source; source != step.self.IPv4 {
-				t.Errorf("step %d: node %d is queried from %s, want %s", i, id, source, step.self.IPv4)
+				t.Errorf("step %d: node %d is probed from %s, want %s", i, id, source, step.self.IPv4)
 			}
 		}
 	}
@@ -153,10 +153,10 @@ func TestCutOffIsReported(t *testing.T) {
 		w := watchBy(&fakeProber{verdict: test.verdict})
 		w.Annotate(&model.Snapshot{}, time.Now())
 		if told, again := w.Observe(0, lost); told.CutOff || told.Lossy || again != test.want {
-			t.Errorf("%s: at once %+v is reported, again after %s; want %s", name, told, again, test.want)
+			t.Errorf("%s: immediately reported: %+v, next report after %s; want %s", name, told, again, test.want)
 		}
 		if told, _ := w.Observe(0, lost.Add(test.want)); told.CutOff != test.cutOff || told.Lossy == test.verdict.Lossy.IsZero() || len(told.Held)+len(told.Down) != 2 {
-			t.Errorf("%s: reported is %+v", name, told)
+			t.Errorf("%s: reported: %+v", name, told)
 		}
 	}
 }

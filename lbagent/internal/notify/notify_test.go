@@ -22,16 +22,16 @@ func TestForward(t *testing.T) {
 		go func() { ended <- Forward(ctx, channel, func() { acts++ }) }()
 		synctest.Wait()
 		if acts != 1 {
-			t.Errorf("%d acts of two values at once, want one", acts)
+			t.Errorf("%d calls for two simultaneous values, want 1", acts)
 		}
 		Signal(channel)
 		synctest.Wait()
 		if acts != 2 {
-			t.Errorf("%d acts, want two", acts)
+			t.Errorf("%d calls, want 2", acts)
 		}
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("returned %v, want context.Canceled", err)
 		}
 	})
 }
@@ -47,7 +47,7 @@ func TestSoonest(t *testing.T) {
 		{[]time.Duration{time.Minute, 0, time.Second}, time.Second},
 	} {
 		if got := Soonest(test.waits...); got != test.want {
-			t.Errorf("soonest of %v is %s, want %s", test.waits, got, test.want)
+			t.Errorf("Soonest(%v) = %s, want %s", test.waits, got, test.want)
 		}
 	}
 }

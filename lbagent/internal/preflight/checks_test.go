@@ -30,7 +30,7 @@ func TestNoFindings(t *testing.T) {
 		}
 	}
 	if len(checks) < 10 {
-		t.Errorf("only %v are reported", checks)
+		t.Errorf("only %v were reported", checks)
 	}
 }
 
@@ -75,7 +75,7 @@ func TestFaults(t *testing.T) {
 			test.trip(facts)
 			bad := slices.DeleteFunc(Evaluate(facts, false), func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 			if len(bad) != 1 || bad[0].Check != test.check || bad[0].Level != test.level || !strings.Contains(bad[0].Message, test.message) {
-				t.Errorf("found %+v, want a %s of %s with %q", bad, test.level, test.check, test.message)
+				t.Errorf("findings = %+v, want a %s of %s with %q", bad, test.level, test.check, test.message)
 			}
 		})
 		tested[test.check] = true
@@ -85,7 +85,7 @@ func TestFaults(t *testing.T) {
 		CheckQueues, CheckLegacy, CheckPorts, CheckBGP, CheckNodes, CheckMTU,
 	} {
 		if !tested[check] {
-			t.Errorf("nothing trips %s", check)
+			t.Errorf("%s is not covered by a test case", check)
 		}
 	}
 }

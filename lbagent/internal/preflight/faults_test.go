@@ -100,12 +100,12 @@ func findings(t *testing.T, of looking) []consoleapi.Finding {
 	cmd.Stderr = &stderr
 	output, err := cmd.Output()
 	if err != nil {
-		t.Fatalf("look at the node: %v\n%s", err, stderr.String())
+		t.Fatalf("collect findings: %v\n%s", err, stderr.String())
 	}
 	var all []consoleapi.Finding
 	must(t, json.Unmarshal(output, &all))
 	if len(all) < 9 {
-		t.Errorf("got only %+v", all)
+		t.Errorf("only %+v were reported", all)
 	}
 	return slices.DeleteFunc(all, func(f consoleapi.Finding) bool { return f.Level == consoleapi.LevelOK })
 }
@@ -295,10 +295,10 @@ func trip(t *testing.T, fault *realFault) {
 	of := healthy(t)
 	healthy := expected(t)
 	if fault.check == CheckDriver && !atLeast(release(t), 6, 3) {
-		t.Skip("unknown, because Linux before 6.3 does not report it what drivers do")
+		t.Skip("Linux before 6.3 does not report XDP features of drivers")
 	}
 	if got := findings(t, of); !sameFindings(got, healthy) {
-		t.Errorf("a healthy node reports %+v", got)
+		t.Errorf("healthy node: findings %+v, want none", got)
 	}
 	fault.make(t, &of)
 	want := append(healthy, consoleapi.Finding{Check: fault.check, Level: fault.level, Message: fault.message})
@@ -306,14 +306,14 @@ func trip(t *testing.T, fault *realFault) {
 		want = want[len(healthy):]
 	}
 	if got := findings(t, of); !sameFindings(got, want) {
-		t.Errorf("got  %+v,\nwant %+v", got, want)
+		t.Errorf("findings %+v,\nwant %+v", got, want)
 	}
 	if fault.heal == nil {
 		return
 	}
 	fault.heal(t, &of)
 	if got := findings(t, of); !sameFindings(got, healthy) {
-		t.Errorf("once that is done, still got %+v", got)
+		t.Errorf("after the remedy: findings %+v, want none", got)
 	}
 }
 

@@ -53,7 +53,7 @@ func openVSwitchNew(t *testing.T, family string, header openVSwitchRequest, attr
 		request.AddData(attribute)
 	}
 	if _, err := request.Execute(unix.NETLINK_GENERIC, 0); err != nil {
-		t.Fatalf("make one of %s: %v", family, err)
+		t.Fatalf("create %s: %v", family, err)
 	}
 }
 
@@ -76,7 +76,7 @@ func TestOpenVSwitch(t *testing.T) {
 		return
 	}
 	if _, err := netlink.GenlFamilyGet("ovs_datapath"); !onOtherKernels() && errors.Is(err, unix.ENOENT) {
-		t.Skip("this kernel has no Open vSwitch; make test-kernels runs the test on one that has")
+		t.Skip("this kernel does not support Open vSwitch; make test-kernels runs this test on one that does")
 	}
 	of := healthy(t)
 	addBridge(t)
@@ -93,7 +93,7 @@ func TestOpenVSwitch(t *testing.T) {
 			Message: name + " belongs to Open vSwitch, which processes packets before and instead of the kernel's stack: move the node's address to a separate NIC, bond or VLAN, and configure that (--uplinks of the agents)"})
 		got := slices.DeleteFunc(findings(t, of), func(f consoleapi.Finding) bool { return f.Check == CheckDriver })
 		if !sameFindings(got, want) {
-			t.Errorf("got  %+v,\nwant %+v", got, want)
+			t.Errorf("findings %+v,\nwant %+v", got, want)
 		}
 	}
 }
@@ -102,7 +102,7 @@ func TestOpenVSwitch(t *testing.T) {
 // hash is not. The cards are those of test/kernels.
 func TestReceiveQueues(t *testing.T) {
 	if !onOtherKernels() {
-		t.Skip("make test-kernels runs the test on a machine whose cards have several queues")
+		t.Skip("make test-kernels runs this test on a machine with multi-queue network interfaces")
 	}
 	sh(t, "ip link set eth0 up\n ip link set eth1 up")
 	queues := func() (messages []string) {
@@ -114,17 +114,17 @@ func TestReceiveQueues(t *testing.T) {
 		return messages
 	}
 	if got := queues(); got != nil {
-		t.Errorf("unchanged devices report %q", got)
+		t.Errorf("unmodified devices: findings %q, want none", got)
 	}
 	sh(t, "ethtool -N eth0 rx-flow-hash udp4 sd")
 	const advice = "ethtool -N eth0 rx-flow-hash udp4 sdfn"
 	want := "eth0 hashes UDP over IPv4 by addresses alone: all packets that another node encapsulates come in by one of its 2 receive " +
 		"queues; run \"" + advice + "\" (docs/install.md, Uplinks)"
 	if got := queues(); !slices.Equal(got, []string{want}) {
-		t.Errorf("got  %q,\nwant %q", got, want)
+		t.Errorf("findings %q,\nwant %q", got, want)
 	}
 	sh(t, advice)
 	if got := queues(); got != nil {
-		t.Errorf("once that is done, still got %q", strings.Join(got, "; "))
+		t.Errorf("after the remedy: findings %q, want none", strings.Join(got, "; "))
 	}
 }

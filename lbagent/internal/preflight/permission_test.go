@@ -34,13 +34,13 @@ func TestExplainRefusal(t *testing.T) {
 		}
 		got := explainPermission(test.err, file)
 		if !errors.Is(got, test.err) || !strings.Contains(got.Error(), test.want) {
-			t.Errorf("%s: %q, want %q in it", name, got, test.want)
+			t.Errorf("%s: error %q, want it to contain %q", name, got, test.want)
 		}
 		if !errors.Is(test.err, fs.ErrPermission) && !errors.Is(test.err, syscall.EROFS) && got.Error() != test.err.Error() {
-			t.Errorf("%s: %q is explained", name, got)
+			t.Errorf("%s: explanation added to unrelated error %q", name, got)
 		}
 	}
 	if got := explainPermission(refusal, filepath.Join(t.TempDir(), "absent")); !strings.Contains(got.Error(), "capabilities") {
-		t.Errorf("without the file: %q", got)
+		t.Errorf("without the file: error %q", got)
 	}
 }

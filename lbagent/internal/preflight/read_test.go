@@ -66,18 +66,18 @@ func TestRead(t *testing.T) {
 	}
 	facts := read()
 	if !facts.Forwarding[forwardIPv4] || len(facts.Ports) > 0 || len(facts.Legacy) > 0 || len(facts.BGP) > 0 || facts.mtu() != 1400 || facts.Kernel == "" || !facts.BTF {
-		t.Errorf("found %+v", facts)
+		t.Errorf("facts = %+v", facts)
 	}
 	if len(facts.Uplinks) != 1 || facts.Uplinks[0].Name != "eth0" || len(facts.XDPInterfaces) != 1 {
-		t.Fatalf("uplinks are %+v, cards %+v", facts.Uplinks, facts.XDPInterfaces)
+		t.Fatalf("uplinks = %+v, XDP interfaces = %+v", facts.Uplinks, facts.XDPInterfaces)
 	}
 	if card := facts.XDPInterfaces[0]; card.Name != "eth0" || card.Kind != "veth" || card.Program != 0 {
-		t.Errorf("the card is %+v", card)
+		t.Errorf("XDP interface = %+v", card)
 	}
 
 	write(t, "/proc/sys/net/ipv4/ip_forward", "0")
 	if read().Forwarding[forwardIPv4] {
-		t.Error("forwarding is off, and reported as on")
+		t.Error("forwarding is disabled, but reported as enabled")
 	}
 
 	output, err := exec.Command("iptables-legacy", "-P", "FORWARD", "DROP").CombinedOutput()
@@ -85,7 +85,7 @@ func TestRead(t *testing.T) {
 		t.Fatalf("iptables-legacy: %v\n%s", err, output)
 	}
 	if got := read().Legacy; !slices.Equal(got, []string{"iptables-legacy"}) {
-		t.Errorf("tables of %q are reported, of iptables-legacy alone is one", got)
+		t.Errorf("legacy tables of %q were reported, want only iptables-legacy", got)
 	}
 
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
@@ -97,7 +97,7 @@ func TestRead(t *testing.T) {
 	info, err := program.Info()
 	must(t, err)
 	if id, _ := info.ID(); read().XDPInterfaces[0].Program != uint32(id) {
-		t.Errorf("the program is %d, got %+v", id, read().XDPInterfaces[0])
+		t.Errorf("program = %d, got %+v", id, read().XDPInterfaces[0])
 	}
 
 	metrics, err := net.Listen("tcp", "198.51.100.1:7480")
@@ -107,20 +107,20 @@ func TestRead(t *testing.T) {
 	must(t, err)
 	defer probes.Close()
 	if got := read().Ports; !slices.Equal(got, []string{"TCP 7480", "UDP 7482"}) {
-		t.Errorf("taken ports are %q", got)
+		t.Errorf("ports in use = %q", got)
 	}
 
 	speaker, err := net.Listen("tcp", "198.51.100.1:179")
 	must(t, err)
 	defer speaker.Close()
 	if got := read().BGP; len(got) != 1 || !got[0].Listens || got[0].Local.String() != "198.51.100.1:179" {
-		t.Errorf("a listening speaker is reported as %+v", got)
+		t.Errorf("listening BGP speaker = %+v", got)
 	}
 	session, err := net.Dial("tcp", "198.51.100.1:179")
 	must(t, err)
 	defer session.Close()
 	if !slices.ContainsFunc(read().BGP, func(s Socket) bool { return !s.Listens && s.Remote.String() == "198.51.100.1:179" }) {
-		t.Errorf("a session is reported as %+v", read().BGP)
+		t.Errorf("BGP session = %+v", read().BGP)
 	}
 }
 
@@ -148,14 +148,14 @@ func TestProbeNodes(t *testing.T) {
 		must(t, err)
 		facts.Uplinks[0].MTU = test.length
 		if facts.ProbeNodes(ctx, []netip.Addr{here}, []netip.Addr{here, nobody}); !slices.Equal(facts.Reached, test.want) || facts.NotProbed != "" {
-			t.Errorf("reached are %+v (%s), want %+v", facts.Reached, facts.NotProbed, test.want)
+			t.Errorf("reached nodes = %+v (%s), want %+v", facts.Reached, facts.NotProbed, test.want)
 		}
 	}
 	taken, err := net.ListenPacket("udp", ":7482")
 	must(t, err)
 	facts := fine()
 	if facts.ProbeNodes(ctx, nil, []netip.Addr{here}); facts.NotProbed == "" {
-		t.Error("it sends from a port that another program has")
+		t.Error("no error although another program uses the source port")
 	}
 	must(t, taken.Close())
 	stop()
@@ -168,7 +168,7 @@ func TestProbeNodes(t *testing.T) {
 	go func() { answered <- Serve(ctx) }()
 	facts = fine()
 	if facts.ProbeNodes(ctx, []netip.Addr{here}, []netip.Addr{nobody}); !strings.Contains(facts.NotProbed, "6081") {
-		t.Errorf("it does not report a port that another program has: %q", facts.NotProbed)
+		t.Errorf("error %q does not mention the port in use", facts.NotProbed)
 	}
 	stop()
 	must(t, <-answered)

@@ -32,12 +32,12 @@ func TestKeysOverlapDuringRotation(t *testing.T) {
 	}
 	last := Keys(steps[len(steps)-1])
 	if slices.Contains(last, Key{}) || slices.Contains(last, Keys(steps[3])[0]) || len(last) != 1 {
-		t.Errorf("believed in the end: %v", last)
+		t.Errorf("finally accepted keys = %v", last)
 	}
 	if most := slices.MaxFunc(steps, func(a, b forwarding.TunnelKeys) int { return len(Keys(a)) - len(Keys(b)) }); len(Keys(most)) > 4 {
-		t.Errorf("%d keys at once", len(Keys(most)))
+		t.Errorf("%d keys at the same time, want at most 4", len(Keys(most)))
 	}
 	if derived := Keys(steps[3])[0]; string(derived[:]) == string(one.Secret[:KeySize]) {
-		t.Error("a probe's key is the tunnel's")
+		t.Error("the probe key equals the tunnel key")
 	}
 }

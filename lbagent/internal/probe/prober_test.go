@@ -113,7 +113,7 @@ func await(t testing.TB, what string, holds func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !holds(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("timeout after 20 s: %s", what)
 		}
 	}
 }
@@ -135,7 +135,7 @@ func TestProber(t *testing.T) {
 	p := startProber(t, want)
 	await(t, "probes are answered", func() bool { return p.Counters().Answered > 20 })
 	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 {
-		t.Fatalf("all answer, and the verdict is %+v", v)
+		t.Fatalf("all nodes reply, but the verdict is %+v", v)
 	}
 	nodes[0].silent.Store(true)
 	await(t, "node 2 is down", func() bool { return isDown(p, 2) })
@@ -149,7 +149,7 @@ func TestProber(t *testing.T) {
 	}
 	await(t, "four of six are held", func() bool { return len(p.Verdict().Held) == 4 })
 	if down := p.Verdict().Down; len(down) > 0 {
-		t.Errorf("cut off, and %v are down", down)
+		t.Errorf("cut off, but %v are down", down)
 	}
 }
 
@@ -177,7 +177,7 @@ func TestProberNamesHangingAgents(t *testing.T) {
 	nodes[0].hangs.Store(true)
 	await(t, "node 2 is alone", func() bool { return !p.Verdict().AgentSilent[2].IsZero() })
 	if v := p.Verdict(); len(v.Down)+len(v.Held) > 0 || len(v.AgentSilent) > 1 {
-		t.Errorf("the verdict is %+v", v)
+		t.Errorf("verdict = %+v", v)
 	}
 	nodes[0].hangs.Store(false)
 	await(t, "node 2 is not", func() bool { return len(p.Verdict().AgentSilent) == 0 })
@@ -215,17 +215,17 @@ func TestProberResumes(t *testing.T) {
 	next := New(testPort, logr.Discard())
 	next.Resume(first.Known())
 	if !isDown(next, 2) || len(next.Verdict().Down) != 1 || len(next.Known()) != len(nodes) {
-		t.Errorf("the first verdict is %+v of %d nodes", next.Verdict(), len(next.Known()))
+		t.Errorf("first verdict = %+v for %d nodes", next.Verdict(), len(next.Known()))
 	}
 	second, end := resumeProber(t, moved, first.Known())
 	await(t, "node 3 is down", func() bool { return isDown(second, 3) })
 	if v := second.Verdict(); len(v.Down) != 2 || len(v.Held) > 0 {
-		t.Errorf("the verdict is %+v, want nodes 2 and 3 down", v)
+		t.Errorf("verdict = %+v, want nodes 2 and 3 down", v)
 	}
 	end()
 	for _, known := range second.Known() {
 		if known.ID == 8 || known.Address != moved.Targets[known.ID].Destination {
-			t.Errorf("known: %+v", known)
+			t.Errorf("known node = %+v", known)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestNarrowPath(t *testing.T) {
 	p := startProber(t, want)
 	await(t, "the path to node 2 is narrow", func() bool { return !p.Verdict().LowMTU[2].IsZero() })
 	if v := p.Verdict(); len(v.LowMTU) != 1 || len(v.Down)+len(v.Held) > 0 {
-		t.Errorf("the verdict is %+v", v)
+		t.Errorf("verdict = %+v", v)
 	}
 	narrow.narrow.Store(false)
 	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().LowMTU) == 0 })
@@ -263,7 +263,7 @@ func TestProberOfTwo(t *testing.T) {
 	other.silent.Store(true)
 	await(t, "node 2 is held", func() bool { return len(p.Verdict().Held) > 0 })
 	if isDown(p, 2) {
-		t.Error("node 2 is down, and no packet of a router arrived")
+		t.Error("node 2 is down although no router packet arrived")
 	}
 	router.Store(true)
 	await(t, "node 2 is down", func() bool { return isDown(p, 2) && len(p.Verdict().Held) == 0 })
@@ -299,11 +299,11 @@ func TestOnlyAnswersCount(t *testing.T) {
 	} {
 		b := c.m.encode(c.key)
 		if got := p.isAnswer(b[:], c.local, c.from, time.Now()); got != c.want {
-			t.Errorf("%s: taken %t, want %t", name, got, c.want)
+			t.Errorf("%s: isAnswer = %t, want %t", name, got, c.want)
 		}
 	}
 	if b := good.encode(key); p.isAnswer(b[:messageSize-1], local, from, time.Now()) {
-		t.Error("a cut answer was taken")
+		t.Error("a truncated answer was accepted")
 	}
 }
 

@@ -46,12 +46,12 @@ func TestReplyDuringFlood(t *testing.T) {
 				t.Errorf("%d datagrams were dropped, want the %d of the flood", got, many)
 			}
 			if got := s.dropped(); got != 0 {
-				t.Errorf("%d are counted again", got)
+				t.Errorf("%d drops were counted twice", got)
 			}
 			var b [messageSize + 1]byte
 			n, _, ok := s.receive(b[:])
 			if m, valid := decode(b[:n], []Key{key}); !ok || !valid || m.nonce != 7<<32|secret {
-				t.Errorf("the answer did not get in: %v, %+v", ok, m)
+				t.Errorf("the answer was not received: %v, %+v", ok, m)
 			}
 		})
 	}
@@ -71,7 +71,7 @@ func TestProbesLearnNoPathMTU(t *testing.T) {
 		}
 		pathmtu.Forge(t, at, netip.AddrPortFrom(remote, Port))
 		if mtu := pathmtu.Learned(t, remote); mtu != 0 {
-			t.Errorf("the path to %s has an MTU of %d", remote, mtu)
+			t.Errorf("the kernel learned a path MTU to %s: %d", remote, mtu)
 		}
 		if err := s.Close(); err != nil {
 			t.Error(err)

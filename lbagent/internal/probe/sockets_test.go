@@ -43,7 +43,7 @@ func TestSockets(t *testing.T) {
 		}
 		for address, count := range open {
 			if _, found := sockets.At(address); found != (count == 1) || count > 1 {
-				t.Errorf("%s: %s is open %d times, found %t", what, address, count, found)
+				t.Errorf("%s: %s is open %d times, found = %t", what, address, count, found)
 			}
 		}
 	}

@@ -154,7 +154,7 @@ func TestThreshold(t *testing.T) {
 				answers := func(node string) bool { return !slices.Contains([]byte(look.silent), node[0]) }
 				got, served, _ := threshold.Advance(slicesOf(look.pods...), answers, now)
 				if ready := readyOf(got, 3); !slices.Equal(ready, look.want) || served != look.served {
-					t.Errorf("look %d: %v are served (%+v), want %v (%+v)", i, ready, served, look.want, look.served)
+					t.Errorf("step %d: ready endpoints = %v (%+v), want %v (%+v)", i, ready, served, look.want, look.served)
 				}
 			}
 		})
@@ -168,12 +168,12 @@ func TestThresholdAfterRestart(t *testing.T) {
 	for range 3 {
 		got, served, _ := New(kept).Advance(slicesOf("UUU", "UUU"), everywhere, start)
 		if served != (Served{6, 2}) {
-			t.Fatalf("served: %+v", served)
+			t.Fatalf("served = %+v", served)
 		}
 		kept = got
 	}
 	if _, served, _ := New(nil).Advance(slicesOf("UUU", "UUU"), everywhere, start); served != (Served{}) {
-		t.Errorf("served: %+v, none of which was ever ready", served)
+		t.Errorf("served = %+v although none was ever ready", served)
 	}
 }
 
@@ -182,14 +182,14 @@ func TestThresholdKeepsObjects(t *testing.T) {
 	threshold := New(nil)
 	all, none := slicesOf("RRR", "RRR"), slicesOf("UUU", "UUU")
 	if got, _, _ := threshold.Advance(all, everywhere, start); !slices.Equal(got, all) {
-		t.Error("ready objects are copied")
+		t.Error("ready objects were copied")
 	}
 	before, _, _ := threshold.Advance(none, everywhere, start)
 	if got, _, _ := threshold.Advance(none, everywhere, start.Add(time.Minute)); !slices.Equal(got, before) {
-		t.Error("objects that did not change are copied again")
+		t.Error("unchanged objects were copied again")
 	}
 	if !slices.Equal(readyOf(none, 3), []string{"---", "---"}) {
-		t.Error("objects of the cache were changed")
+		t.Error("cached objects were modified")
 	}
 }
 
@@ -236,23 +236,23 @@ func TestAnyHistory(t *testing.T) {
 					is := shown[n][i] == ready
 					switch {
 					case pods[n][i] == ready && !is:
-						t.Fatalf("pod %d of %v is ready and not served: %v", i, pods[n], shown[n])
+						t.Fatalf("pod %d of %v is ready, but not served: %v", i, pods[n], shown[n])
 					case pods[n][i] != ready && is:
 						count++
 						// While the threshold is exceeded nothing is forgotten.
 						since := turned[[2]int{n, i}]
 						known := !since.IsZero() && (on || now.Sub(since) < Window)
 						if pods[n][i] != unready || was[n][i] == gone && !known || slices.Contains(silent, i) {
-							t.Fatalf("pod %d of %s is served, of which %s were: %s", i, pods[n], was[n], shown[n])
+							t.Fatalf("pod %d of %s is served; previous states %s, served: %s", i, pods[n], was[n], shown[n])
 						}
 					}
 				}
 			}
 			if count != served.Endpoints || services == 1 && count > 0 {
-				t.Fatalf("%d endpoints are served unready, got %+v", count, served)
+				t.Fatalf("%d unready endpoints are served, reported %+v", count, served)
 			}
 			if outage && services > 1 && len(silent) == 0 && slices.Equal(was, slices.Repeat([]string{"RRRR"}, services)) && !slices.Equal(shown, was) {
-				t.Fatalf("all pods became unready at once: served %v of %v", shown, was)
+				t.Fatalf("all pods became unready together: served %v of %v", shown, was)
 			}
 			was = shown
 		}

@@ -124,17 +124,17 @@ func TestHold(t *testing.T) {
 			for _, look := range looks {
 				result, held, again := h.Advance(look.present, start.Add(look.after))
 				if got := namesOf(result); !slices.Equal(got, look.want) {
-					t.Fatalf("after %s works by %v, want %v", look.after, got, look.want)
+					t.Fatalf("after %s: applied objects = %v, want %v", look.after, got, look.want)
 				}
 				count := 0
 				for _, h := range held {
 					count += h.Count
 				}
 				if count != look.held {
-					t.Errorf("after %s %+v are held, want %d", look.after, held, look.held)
+					t.Errorf("after %s: held = %+v, want %d", look.after, held, look.held)
 				}
 				if waits := len(result.Peers) > len(look.present.Peers); waits != (again > 0) {
-					t.Errorf("after %s again in %s", look.after, again)
+					t.Errorf("after %s: next check in %s", look.after, again)
 				}
 			}
 		})
@@ -145,11 +145,11 @@ func TestHold(t *testing.T) {
 func TestHoldAfterRestart(t *testing.T) {
 	h := New(limit, peers("a"))
 	if result, held, _ := h.Advance(peers(), start); len(result.Peers) != 1 || len(held) != 1 || held[0].Kind != "LBPeer" {
-		t.Errorf("works by %v, held %v", namesOf(result), held)
+		t.Errorf("applied = %v, held = %v", namesOf(result), held)
 	}
 	h = New(0, peers("a"))
 	if result, held, again := h.Advance(peers(), start); len(result.Peers) != 0 || len(held) != 0 || again != 0 {
-		t.Errorf("held though it is switched off: %v, %v, again in %s", namesOf(result), held, again)
+		t.Errorf("the guard is disabled, but held %v, %v, next check in %s", namesOf(result), held, again)
 	}
 }
 
@@ -192,7 +192,7 @@ func TestHoldOfVIPs(t *testing.T) {
 		result, _, _ := h.Advance(after, start.Add(time.Minute+2*time.Second))
 		got := slices.ContainsFunc(result.VIPs, func(v *millracev1beta1.VIP) bool { return v.Name == "203.0.113.1" })
 		if got != test.want {
-			t.Errorf("%s: held is %t, want %t", what, got, test.want)
+			t.Errorf("%s: held = %t, want %t", what, got, test.want)
 		}
 	}
 }
@@ -220,7 +220,7 @@ func TestHoldProperties(t *testing.T) {
 			for name := range present {
 				delete(left, name)
 				if !slices.Contains(names, name) {
-					t.Fatalf("%s exists but is not applied", name)
+					t.Fatalf("%s exists, but is not applied", name)
 				}
 			}
 			waited := false
@@ -235,15 +235,15 @@ func TestHoldProperties(t *testing.T) {
 				}
 				waited = true
 				if since := left[name]; since.IsZero() || now.Sub(since) > limit+maxBurstDelay+2*time.Minute {
-					t.Fatalf("%s went at %s, and is worked by at %s", name, since, now)
+					t.Fatalf("%s was removed at %s, but is still applied at %s", name, since, now)
 				}
 			}
 			if waited != (again > 0) {
-				t.Fatalf("again in %s, though objects wait: %t", again, waited)
+				t.Fatalf("next check in %s, want objects held: %t", again, waited)
 			}
 			for _, name := range before {
 				if !slices.Contains(names, name) && len(present) == 0 && now.Sub(left[name]) < limit {
-					t.Fatalf("%s was given up after %s while none is left", name, now.Sub(left[name]))
+					t.Fatalf("%s was released after %s although none remain", name, now.Sub(left[name]))
 				}
 			}
 			before = names

@@ -85,7 +85,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 				// Held slices stay held.
 				result, _, _ := h.Advance(test.present, start.Add(time.Duration(i)*time.Hour))
 				if got := sliceNames(result); !slices.Equal(got, test.want) {
-					t.Errorf("%s, held for %s, look %d: %v, want %v", what, limit, i, got, test.want)
+					t.Errorf("%s, held for %s, step %d: %v, want %v", what, limit, i, got, test.want)
 				}
 			}
 			result, _, _ := h.Advance(gone, start.Add(4*time.Hour))

@@ -27,7 +27,7 @@ func parseSlices(t *testing.T, texts ...string) (list []*discoveryv1.EndpointSli
 		service, ports, _ := strings.Cut(service, ":")
 		namespace, service, okService := strings.Cut(service, "/")
 		if !ok || !okService {
-			t.Fatalf("EndpointSlice %q", text)
+			t.Fatalf("invalid EndpointSlice %q", text)
 		}
 		slice := &discoveryv1.EndpointSlice{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name, Labels: map[string]string{discoveryv1.LabelServiceName: service}},
@@ -160,13 +160,13 @@ func TestRetention(t *testing.T) {
 					present := parseSlices(t, step.slices...)
 					result, again := r.Advance(present, cluster, now)
 					if got := format(result[len(present):]); got != step.want || !slices.Equal(Listed(result), present) {
-						t.Errorf("restarts %v, step %d: retained %q, want %q", restarts, i, got, step.want)
+						t.Errorf("restarts %v, step %d: retained = %q, want %q", restarts, i, got, step.want)
 					}
 					if (again > 0) != (step.want != "") {
-						t.Errorf("step %d: due after %s", i, again)
+						t.Errorf("step %d: next call after %s", i, again)
 					}
 					if same, _ := r.Advance(present, cluster, now); !slices.Equal(same, result) {
-						t.Errorf("step %d: another result without a change", i)
+						t.Errorf("step %d: a repeated call returns a different result", i)
 					}
 					// The next agent checks the address twice again.
 					if restarts && name != "the node has the address no more" {
@@ -187,7 +187,7 @@ func TestFairShare(t *testing.T) {
 		{[]int{9}, 4, 4}, {[]int{3, 1}, 3, 2}, {[]int{5, 5}, 9, 4}, {[]int{1, 1, 1}, 2, 0}, {[]int{1, 2, 8, 8}, 10, 3},
 	} {
 		if got := fairShare(test.counts, test.limit); got != test.want {
-			t.Errorf("of %v with limit %d: %d, want %d", test.counts, test.limit, got, test.want)
+			t.Errorf("fairShare(%v, %d) = %d, want %d", test.counts, test.limit, got, test.want)
 		}
 	}
 	const namespaces, limit = 100, 250
@@ -210,7 +210,7 @@ func TestFairShare(t *testing.T) {
 func TestRetentionDisabled(t *testing.T) {
 	r := New(parseSlices(t, "s-1=a/s:80: p1"), Limits{Endpoints: 1})
 	if result, again := r.Advance(nil, Cluster{}, start); len(result) > 0 || again != 0 || r.Counts() != (Counts{}) {
-		t.Errorf("retained %q, due after %s", format(result), again)
+		t.Errorf("retained = %q, next call after %s", format(result), again)
 	}
 }
 
@@ -228,7 +228,7 @@ func TestDueTimes(t *testing.T) {
 			now = now.Add(again)
 		}
 		if left := now.Sub(start); left != time.Hour || calls > most {
-			t.Errorf("node %s: %d calls in %s, at most %d are expected", node, calls, left, most)
+			t.Errorf("node %s: %d calls within %s, want at most %d", node, calls, left, most)
 		}
 	}
 }
@@ -239,6 +239,6 @@ func TestRetainedConditions(t *testing.T) {
 	result, _ := r.Advance(nil, Cluster{IsServed: func(types.NamespacedName) bool { return true }}, start)
 	conditions := result[0].Endpoints[0].Conditions
 	if *conditions.Ready || *conditions.Serving || conditions.Terminating != nil {
-		t.Errorf("conditions %+v", conditions)
+		t.Errorf("conditions = %+v", conditions)
 	}
 }

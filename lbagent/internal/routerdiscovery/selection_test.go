@@ -41,7 +41,7 @@ func TestSelection(t *testing.T) {
 					case probe.IsValid():
 						message = "probe"
 						if probe != s.router {
-							t.Errorf("%s probes %s, not the router %s", step, probe, s.router)
+							t.Errorf("%s: probes %s, want the router %s", step, probe, s.router)
 						}
 					}
 				}
@@ -57,10 +57,10 @@ func TestSelection(t *testing.T) {
 					router = strings.TrimPrefix(s.router.String(), "fe80::")
 				}
 				if got := router + "," + message; got != want {
-					t.Fatalf("%s results in %s, want %s", do, got, want)
+					t.Fatalf("%s: got %s, want %s", do, got, want)
 				}
 				if s.due.IsZero() != (message == "none") {
-					t.Fatalf("%s: the next call of expire is at %s", do, s.due)
+					t.Fatalf("%s: next expiry at %s", do, s.due)
 				}
 			}
 		})

@@ -25,7 +25,7 @@ func TestAnnounced(t *testing.T) {
 	prefixes.Add(netip.MustParsePrefix("203.0.113.0/24"))
 	want := map[netip.Addr]bool{single: true, within: true, onLink: true, gone: false}
 	if got := announced(decisions, prefixes); !maps.Equal(got, want) {
-		t.Errorf("announced %v, want %v", got, want)
+		t.Errorf("announced = %v, want %v", got, want)
 	}
 }
 
@@ -54,7 +54,7 @@ func TestWithhold(t *testing.T) {
 		session := millracev1beta1.SessionStatus{Peer: test.peer, State: test.state, Withheld: test.withheld, Message: test.message}
 		withhold(m, &session)
 		if !slices.Equal(session.Withheld, test.want) || session.Message != test.wantMessage {
-			t.Errorf("%s: withheld %v, %q, want %v, %q", test.name, session.Withheld, session.Message, test.want, test.wantMessage)
+			t.Errorf("%s: withheld = %v, %q, want %v, %q", test.name, session.Withheld, session.Message, test.want, test.wantMessage)
 		}
 	}
 }

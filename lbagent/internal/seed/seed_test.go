@@ -66,7 +66,7 @@ func TestChoose(t *testing.T) {
 			defer cancel()
 			_, err := choose(ctx, nil, func(context.Context) (*tunnelkey.State, error) { return nil, errors.New("injected") }, logr.Discard())
 			if !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("error %v, want the end of the agent", err)
+				t.Errorf("error %v, want context.DeadlineExceeded", err)
 			}
 		})
 	})

@@ -54,14 +54,14 @@ func TestHandover(t *testing.T) {
 				h.SetShutdown(test.seen)
 				learning, stop := context.WithTimeout(t.Context(), time.Minute)
 				if err := h.FindDaemonSet(learning); (err == nil) != (test.learned.err == nil) {
-					t.Errorf("learning ended with %v", err)
+					t.Errorf("FindDaemonSet returned %v", err)
 				}
 				stop()
 				current = test.asked
 				began = time.Now()
 				h.Run(t.Context(), 5*time.Second, time.Second, func() {
 					if !h.HasBegun() {
-						t.Error("a pass begins too early")
+						t.Error("HasBegun is true too early")
 					}
 					go func() {
 						time.Sleep(5 * time.Second)
@@ -73,7 +73,7 @@ func TestHandover(t *testing.T) {
 					want += 6 * time.Second
 				}
 				if took := time.Since(began); took != want || h.HasBegun() != test.final {
-					t.Errorf("ended after %s, handed over: %t; want %s, %t", took, h.HasBegun(), want, test.final)
+					t.Errorf("finished after %s, begun: %t; want %s, %t", took, h.HasBegun(), want, test.final)
 				}
 			})
 		})
@@ -89,7 +89,7 @@ func TestHandoverIsBounded(t *testing.T) {
 		began := time.Now()
 		h.Run(t.Context(), 5*time.Second, time.Second, func() {})
 		if took := time.Since(began); took != 5*time.Second+Timeout {
-			t.Errorf("ended after %s", took)
+			t.Errorf("finished after %s", took)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		cancel()

@@ -55,24 +55,24 @@ func TestRead(t *testing.T) {
 	start := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 	read := in.Assemble(others{}, start)
 	if len(read.Objects.Peers) != 4 || !read.Objects.Down[2] || len(read.Objects.OnLink) != 1 || len(read.Held) != 0 || read.RequeueAfter != 0 {
-		t.Errorf("read %+v", read)
+		t.Errorf("snapshot = %+v", read)
 	}
 	if read.Checkpoint.Down != nil || read.Checkpoint.OnLink != nil {
-		t.Errorf("what the node saw itself is left to the next agent: %+v", read.Checkpoint)
+		t.Errorf("the checkpoint contains local observations: %+v", read.Checkpoint)
 	}
 	if !slices.Equal(read.Checkpoint.EndpointSlices, withheld) {
-		t.Errorf("the next agent does not withhold endpoints: %+v", read.Checkpoint.EndpointSlices)
+		t.Errorf("the checkpoint does not withhold endpoints: %+v", read.Checkpoint.EndpointSlices)
 	}
 	objects, networksErr = &model.Snapshot{}, failure
 	read = in.Assemble(others{}, start.Add(time.Second))
 	if len(read.Objects.Peers) != 4 || len(read.Checkpoint.Peers) != 4 || len(read.Held) != 1 || read.RequeueAfter == 0 || read.RequeueAfter > hold {
-		t.Errorf("after all peers were removed: read %+v", read)
+		t.Errorf("after the removal of all peers: %+v", read)
 	}
 	if !errors.Is(read.NetworksErr, failure) || len(read.Objects.OnLink) != 1 {
-		t.Errorf("networks %v, error %v; want the previous ones, and %v", read.Objects.OnLink, read.NetworksErr, failure)
+		t.Errorf("networks = %v, error %v; want the previous ones and %v", read.Objects.OnLink, read.NetworksErr, failure)
 	}
 	if read = in.Assemble(others{}, start.Add(2*hold)); len(read.Objects.Peers) != 0 || len(read.Held) != 0 {
-		t.Errorf("after the hold: read %+v", read)
+		t.Errorf("after the hold time: %+v", read)
 	}
 }
 
@@ -120,7 +120,7 @@ func TestRetentionFollowsGuard(t *testing.T) {
 			continue
 		}
 		if !slices.Equal(listed, []*discoveryv1.EndpointSlice{released}) || len(retained) != 1 || retained[0].Labels[discoveryv1.LabelServiceName] != "other" {
-			t.Errorf("pass %d: listed %+v, retained %+v", i, listed, retained)
+			t.Errorf("pass %d: listed = %+v, retained = %+v", i, listed, retained)
 		}
 	}
 }

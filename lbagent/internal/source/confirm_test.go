@@ -53,15 +53,15 @@ func TestConfirm(t *testing.T) {
 	s.send(t, "ADDED", "services", service("web"))
 	source, line := s.behind(t)
 	if took, err := confirm(t, source, 10*time.Second); err != nil || took > pingTimeout {
-		t.Errorf("over a connection that works: %v after %s", err, took)
+		t.Errorf("with a working connection: %v after %s", err, took)
 	}
 	if frozen := line.Drop(); frozen == 0 {
-		t.Fatal("no connection to freeze")
+		t.Fatal("no connection to interrupt")
 	}
 	s.send(t, "DELETED", "services", service("web"))
 	took, err := confirm(t, source, 20*time.Second)
 	if err != nil || took > 4*time.Second || len(source.Snapshot().Services) != 0 {
-		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
+		t.Errorf("after %s: %v, Services %v", took, err, source.Snapshot().Services)
 	}
 }
 
@@ -89,14 +89,14 @@ func TestConfirmUnreachable(t *testing.T) {
 	// Long enough for a backoff of several seconds.
 	select {
 	case <-source.Changed():
-		t.Error("a change of an invisible object")
+		t.Error("an object that is not visible was reported as a change")
 	case <-time.After(4 * time.Second):
 	}
 	s.send(t, "ADDED", "services", service("web"))
 	line.Reject(false)
 	took, err := confirm(t, source, 10*time.Second)
 	if err != nil || len(source.Snapshot().Services) != 1 || took > 2*pingTimeout {
-		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
+		t.Errorf("after %s: %v, Services %v", took, err, source.Snapshot().Services)
 	}
 }
 
@@ -113,7 +113,7 @@ func TestConfirmWhileBusy(t *testing.T) {
 	s.send(t, "ADDED", "services", service("web"))
 	took, err := confirm(t, source, 3*time.Second)
 	if err != nil || took > pingTimeout || len(source.Snapshot().Services) != 1 {
-		t.Errorf("after %s: %v, and Services %v", took, err, source.Snapshot().Services)
+		t.Errorf("after %s: %v, Services %v", took, err, source.Snapshot().Services)
 	}
 }
 
@@ -126,7 +126,7 @@ func TestOneConnection(t *testing.T) {
 		t.Fatalf("after %s: %v", took, err)
 	}
 	if open := line.Drop(); open != 1 {
-		t.Errorf("%d connections", open)
+		t.Errorf("%d connections, want 1", open)
 	}
 }
 
@@ -148,6 +148,6 @@ func TestQueuedRequestDelaysNoOther(t *testing.T) {
 		t.Error(err)
 	}
 	if open := line.Drop(); open != 1 {
-		t.Errorf("%d connections", open)
+		t.Errorf("%d connections, want 1", open)
 	}
 }

@@ -108,7 +108,7 @@ func (h *herd) await(what string, holds func(*Source) bool) {
 	controlplane.Eventually(h.t, time.Minute, func(context.Context) error {
 		for i, source := range h.sources {
 			if !holds(source) {
-				return fmt.Errorf("agent %d: not %s", i, what)
+				return fmt.Errorf("agent %d: timeout: %s", i, what)
 			}
 		}
 		return nil
@@ -205,7 +205,7 @@ func (h *herd) cpu() float64 {
 			return value
 		}
 	}
-	h.t.Fatal("no process_cpu_seconds_total")
+	h.t.Fatal("process_cpu_seconds_total is missing")
 	return 0
 }
 
@@ -247,7 +247,7 @@ func (h *herd) hog(agent *kubernetes.Clientset) (release func()) {
 	select {
 	case <-called:
 	case <-time.After(time.Minute):
-		h.t.Fatal("the webhook is not called")
+		h.t.Fatal("the webhook was not called")
 	}
 	return func() {
 		h.t.Helper()
@@ -304,7 +304,7 @@ func (h *herd) starve(response flowcontrolv1.LimitResponse) (feed func()) {
 		h.t.Helper()
 		controlplane.Eventually(h.t, time.Minute, func(context.Context) error {
 			if answered() != wanted {
-				return fmt.Errorf("agents are answered: %t", !wanted)
+				return fmt.Errorf("agents receive responses: %t", !wanted)
 			}
 			return nil
 		})
@@ -364,7 +364,7 @@ func TestHerd(t *testing.T) {
 		h.awaitWatches()
 	})
 	if restarted.connections > 2*count {
-		t.Errorf("%d agents made %d connections", count, restarted.connections)
+		t.Errorf("%d agents opened %d connections", count, restarted.connections)
 	}
 }
 
@@ -381,7 +381,7 @@ func (h *herd) stop() {
 			return nil
 		}
 		_ = response.Body.Close()
-		return errors.New("the API server still answers")
+		return errors.New("the API server still responds")
 	})
 }
 

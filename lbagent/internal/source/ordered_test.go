@@ -37,7 +37,7 @@ func TestOrdered(t *testing.T) {
 				o.put(service)
 			}
 			if !slices.Equal(given, copied) {
-				t.Fatal("a list that was given out has changed")
+				t.Fatal("a list that was returned earlier has been modified")
 			}
 			if rapid.Bool().Draw(t, "a pass") {
 				next := o.list()
@@ -65,11 +65,11 @@ func TestOrderedKeepsPlaces(t *testing.T) {
 	}
 	before := o.list()
 	if !delta.IsSame(before, o.list()) {
-		t.Error("nothing changed, and the list is another one")
+		t.Error("the list was replaced without a change")
 	}
 	o.put(named("b"))
 	after := o.list()
 	if before[0] != after[0] || before[1] == after[1] || before[2] != after[2] || len(after) != 3 {
-		t.Errorf("from %v to %v", before, after)
+		t.Errorf("list changed from %v to %v", before, after)
 	}
 }

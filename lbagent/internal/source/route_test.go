@@ -16,9 +16,9 @@ func TestGatedOnVIPRoutes(t *testing.T) {
 	await(t, "the Service", func() bool { return len(source.Snapshot().Services) == 1 })
 	select {
 	case <-source.Synced():
-		t.Fatal("synced without VIPRoutes")
+		t.Fatal("Synced is closed without VIPRoutes")
 	case <-source.Changed():
-		t.Fatal("a change before all kinds were listed")
+		t.Fatal("change reported before all kinds were listed")
 	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()

@@ -89,9 +89,9 @@ func TestEndpointsAreSmall(t *testing.T) {
 		}
 	}
 	bytes := heap() - before
-	t.Logf("%d endpoints take %.1f MiB", count*each, float64(bytes)/(1<<20))
+	t.Logf("%d endpoints use %.1f MiB", count*each, float64(bytes)/(1<<20))
 	if bytes > most {
-		t.Errorf("%d endpoints take %d bytes, want at most %d", count*each, bytes, most)
+		t.Errorf("%d endpoints use %d bytes, want at most %d", count*each, bytes, most)
 	}
 	runtime.KeepAlive(kept)
 	runtime.KeepAlive(common)
@@ -143,7 +143,7 @@ func TestSlimSlice(t *testing.T) {
 	common := newShared()
 	for range 2 {
 		if _, err := common.strip(slice); err != nil || !equality.Semantic.DeepEqual(slice, want) {
-			t.Errorf("kept of an EndpointSlice: %+v, want %+v, error %v", slice, want, err)
+			t.Errorf("stripped EndpointSlice = %+v, want %+v, error %v", slice, want, err)
 		}
 	}
 	another := controllerSlice(2, 2)
@@ -152,7 +152,7 @@ func TestSlimSlice(t *testing.T) {
 		t.Fatal(err)
 	}
 	if another.Endpoints[0].NodeName != slice.Endpoints[0].NodeName || another.Endpoints[0].Hints != slice.Endpoints[0].Hints {
-		t.Error("two endpoints of one node have its name and hints twice")
+		t.Error("node name and hints of two endpoints on one node are not shared")
 	}
 }
 
@@ -160,11 +160,11 @@ func TestSharedNamesAreBounded(t *testing.T) {
 	common := newShared()
 	for n := range 3 * maxShared {
 		if name := fmt.Sprint(n); *common.name(&name) != name {
-			t.Fatalf("the name %s is another one", name)
+			t.Fatalf("name = %s, want it unchanged", name)
 		}
 	}
 	if kept := len(common.names); kept > maxShared {
-		t.Errorf("%d names are retained", kept)
+		t.Errorf("%d names are retained, limit exceeded", kept)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestSlimService(t *testing.T) {
 	}
 	before := original()
 	if _, err := newShared().strip(before); err != nil || !equality.Semantic.DeepEqual(before, want) {
-		t.Errorf("kept of a Service: %+v, error %v", before, err)
+		t.Errorf("stripped Service = %+v, error %v", before, err)
 	}
 	for name, test := range map[string]struct {
 		change     func(*corev1.Service)
@@ -210,7 +210,7 @@ func TestSlimService(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := isRelevant(before, after); got != test.isRelevant {
-			t.Errorf("%s: an update matters: %v", name, got)
+			t.Errorf("%s: isRelevant = %v", name, got)
 		}
 	}
 }
@@ -240,6 +240,6 @@ func TestRelayLeavesWhatAgentsRead(t *testing.T) {
 	newShared().slimSlice(relayed)
 	newShared().slimSlice(slice)
 	if !equality.Semantic.DeepEqual(relayed, slice) {
-		t.Errorf("by a relay the slice is\n%+v, else\n%+v", relayed, slice)
+		t.Errorf("slice from a relay =\n%+v, from the API server\n%+v", relayed, slice)
 	}
 }

@@ -52,7 +52,7 @@ func await(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(20 * time.Second); !condition(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("not within 20 s: %s", what)
+			t.Fatalf("timeout after 20 s: %s", what)
 		}
 	}
 }
@@ -62,7 +62,7 @@ func awaitChange(t *testing.T, source *Source, what string) {
 	select {
 	case <-source.Changed():
 	case <-time.After(20 * time.Second):
-		t.Fatalf("no change after 20 s: %s", what)
+		t.Fatalf("no change reported within 20 s: %s", what)
 	}
 }
 
@@ -95,21 +95,21 @@ func TestSnapshot(t *testing.T) {
 	if snapshot.NodeName != "node1" || snapshot.Node == nil || len(snapshot.Services) != 1 || len(snapshot.EndpointSlices) != 1 ||
 		len(snapshot.VIPs) != 1 || len(snapshot.LBNodes) != 1 || len(snapshot.Peers) != 1 || len(snapshot.Advertisements) != 1 ||
 		len(snapshot.Routes) != 1 {
-		t.Errorf("snapshot %+v lacks objects", snapshot)
+		t.Errorf("snapshot %+v is incomplete", snapshot)
 	}
 	if lbNode := source.LBNode(); lbNode == nil || lbNode.Name != "node1" {
-		t.Errorf("own LBNode is %v", lbNode)
+		t.Errorf("LBNode = %v, want node1", lbNode)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, resource := range []string{"nodes", "lbnodereports"} {
 		if got, want := s.selectors[resource], "metadata.name=node1"; got != want {
-			t.Errorf("%s are selected by %q, want %q", resource, got, want)
+			t.Errorf("selector for %s = %q, want %q", resource, got, want)
 		}
 	}
 	// VIPRoutes may refer to headless Services.
 	if got := s.selectors["endpointslices"]; got != "" {
-		t.Errorf("EndpointSlices are selected by %q, want all", got)
+		t.Errorf("selector for EndpointSlices = %q, want none", got)
 	}
 }
 
@@ -122,9 +122,9 @@ func TestGatedOnSync(t *testing.T) {
 	await(t, "the Service", func() bool { return len(source.Snapshot().Services) == 1 })
 	select {
 	case <-source.Synced():
-		t.Fatal("synced without LBPeers")
+		t.Fatal("Synced is closed without LBPeers")
 	case <-source.Changed():
-		t.Fatal("a change before all kinds were listed")
+		t.Fatal("change reported before all kinds were listed")
 	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()
@@ -134,7 +134,7 @@ func TestGatedOnSync(t *testing.T) {
 	select {
 	case <-source.Synced():
 	default:
-		t.Error("a change before Synced is closed")
+		t.Error("change reported before Synced was closed")
 	}
 }
 
@@ -158,7 +158,7 @@ func TestBurstIsOneChange(t *testing.T) {
 		}
 	})
 	if most := 2 + int(time.Since(began)/coalesceDelay); changes < 1 || changes > most {
-		t.Errorf("%d changes, want 1 to %d", changes, most)
+		t.Errorf("%d reported changes, want 1 to %d", changes, most)
 	}
 }
 
@@ -204,7 +204,7 @@ func TestVIPIsReportedSoon(t *testing.T) {
 				cancel()
 				synctest.Wait()
 				if !slices.Equal(told, test.told) {
-					t.Errorf("changes are reported after %v, want %v", told, test.told)
+					t.Errorf("changes reported after %v, want %v", told, test.told)
 				}
 			})
 		})
@@ -218,7 +218,7 @@ func TestReport(t *testing.T) {
 	source := s.start(t)
 	awaitChange(t, source, "all kinds but LBNodeReport")
 	if report := source.Report(); report != nil {
-		t.Errorf("there is a report: %+v", report)
+		t.Errorf("report = %+v, want nil", report)
 	}
 	s.mu.Lock()
 	s.missing = ""
@@ -236,11 +236,11 @@ func TestReport(t *testing.T) {
 		})
 	}
 	if got := source.Report(); len(got.OwnerReferences) > 0 {
-		t.Errorf("kept of the report: %+v", got.ObjectMeta)
+		t.Errorf("stripped report = %+v", got.ObjectMeta)
 	}
 	select {
 	case <-source.Changed():
-		t.Error("a report is a change")
+		t.Error("an update of the report was reported as a change")
 	case <-time.After(5 * coalesceDelay):
 	}
 }
@@ -257,7 +257,7 @@ func TestServerDown(t *testing.T) {
 	s.CloseClientConnections()
 	select {
 	case <-source.Changed():
-		t.Error("a change after the loss of the API server")
+		t.Error("change reported after the loss of the API server")
 	case <-time.After(2 * time.Second):
 	}
 	if count := len(source.Snapshot().Services); count != 1 {
@@ -321,7 +321,7 @@ func TestStripKeepsShutdown(t *testing.T) {
 		node := stripped.(*corev1.Node)
 		conditions := node.Status.Conditions
 		if got := desired.NodeDrainReason(node); got != want || len(conditions) != 1 || !conditions[0].LastHeartbeatTime.IsZero() {
-			t.Errorf("%s: departure %q with %+v", message, got, conditions)
+			t.Errorf("%s: NodeDrainReason = %q with %+v", message, got, conditions)
 		}
 	}
 }
@@ -342,10 +342,10 @@ func TestStrip(t *testing.T) {
 	}
 	result := stripped.(*corev1.Node)
 	if result.Labels["zone"] != "a" || len(result.Annotations) != 1 || result.ManagedFields != nil || len(result.Status.Images) != 0 {
-		t.Errorf("stripped to %+v", result)
+		t.Errorf("stripped Node = %+v", result)
 	}
 	if len(annotations) != 2 {
-		t.Error("the annotations that somebody else may hold were changed")
+		t.Error("the original annotations were modified")
 	}
 	lbNode := &millracev1beta1.LBNode{
 		ObjectMeta: metav1.ObjectMeta{
@@ -364,7 +364,7 @@ func TestStrip(t *testing.T) {
 		Status: lbNode.Status,
 	}
 	if _, err := newShared().strip(lbNode); err != nil || !equality.Semantic.DeepEqual(lbNode, want) {
-		t.Errorf("slimmed LBNode: %+v, error %v", lbNode, err)
+		t.Errorf("stripped LBNode = %+v, error %v", lbNode, err)
 	}
 	var other runtime.Object = service("web")
 	if _, err := newShared().strip(other); err != nil {
@@ -389,7 +389,7 @@ func TestTunnelKey(t *testing.T) {
 	source := s.start(t)
 	select {
 	case <-source.Changed():
-		t.Fatal("a change before the key was looked for")
+		t.Fatal("change reported before the key was listed")
 	case <-time.After(5 * coalesceDelay):
 	}
 	s.mu.Lock()
@@ -397,24 +397,24 @@ func TestTunnelKey(t *testing.T) {
 	s.mu.Unlock()
 	awaitChange(t, source, "no Secret")
 	if got := source.Snapshot().TunnelKey; got.State != nil || got.Err != nil {
-		t.Errorf("without a Secret: %+v", got)
+		t.Errorf("TunnelKey without a Secret = %+v", got)
 	}
 	s.watched(t)
 	s.send(t, "ADDED", tunnelKeys, secret)
 	awaitChange(t, source, "the Secret")
 	if got := source.Snapshot().TunnelKey; got.Err != nil || !got.State.Equal(state) {
-		t.Errorf("the Secret parses as %+v", got)
+		t.Errorf("parsed TunnelKey = %+v", got)
 	}
 	secret.Data["phase"] = []byte("nonsense")
 	s.send(t, "MODIFIED", tunnelKeys, secret)
 	awaitChange(t, source, "a Secret that cannot be read")
 	if got := source.Snapshot().TunnelKey; got.Err == nil || got.State != nil {
-		t.Errorf("garbage parses as %+v", got)
+		t.Errorf("TunnelKey parsed from invalid data = %+v", got)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if got, want := s.selectors[tunnelKeys], "metadata.name=millrace-tunnel-key"; got != want {
-		t.Errorf("the Secret is selected by %q, want %q", got, want)
+		t.Errorf("selector for the Secret = %q, want %q", got, want)
 	}
 }
 
@@ -436,7 +436,7 @@ func TestSecretsAreRecovered(t *testing.T) {
 		"millrace-bgp/tor1": source.secrets, "millrace-system/millrace-tunnel-key": source.tunnelKey,
 	} {
 		if got := informer.GetStore().ListKeys(); len(got) != 1 || got[0] != want {
-			t.Errorf("stored as %v, want %s", got, want)
+			t.Errorf("store keys = %v, want %s", got, want)
 		}
 	}
 }

@@ -18,7 +18,7 @@ func TestL2VIPs(t *testing.T) {
 	}
 	told := Build(o, &millracev1beta1.LBNodeReport{}, metav1.Now()).L2VIPs
 	if len(told) != maxAnswering || told[0] != "192.0.2.0" || told[maxAnswering-1] != "192.0.2.255" {
-		t.Errorf("%d VIPs: %q", len(told), told)
+		t.Errorf("%d VIPs = %q", len(told), told)
 	}
 	if told := Build(Observation{}, &millracev1beta1.LBNodeReport{}, metav1.Now()).L2VIPs; told != nil {
 		t.Errorf("got %q", told)

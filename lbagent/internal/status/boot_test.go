@@ -45,7 +45,7 @@ func TestServes(t *testing.T) {
 		"not attached":          {detached, false},
 	} {
 		if got := test.observation.serves(); got != test.want {
-			t.Errorf("%s: serves is %t, want %t", name, got, test.want)
+			t.Errorf("%s: serves = %t, want %t", name, got, test.want)
 		}
 	}
 }
@@ -70,10 +70,10 @@ func TestIdentify(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			got := identify(test.was, "now", test.serves, nil)
 			if !reflect.DeepEqual(got, test.want) {
-				t.Errorf("%+v becomes %+v, want %+v", test.was, got, test.want)
+				t.Errorf("identify(%+v) = %+v, want %+v", test.was, got, test.want)
 			}
 			if again := identify(got, "now", test.serves, nil); !reflect.DeepEqual(again, got) {
-				t.Errorf("%+v would be written again, as %+v", got, again)
+				t.Errorf("identify is not idempotent: %+v, then %+v", got, again)
 			}
 		})
 	}
@@ -85,15 +85,15 @@ func TestIdentifyReach(t *testing.T) {
 	was.L2 = []millracev1beta1.L2Reach{{Advertisement: "lab", Networks: []string{"198.51.100.0/24"}}}
 	unknown := Observation{}
 	if got := identify(was, "now", false, &unknown); !reflect.DeepEqual(got, was) {
-		t.Errorf("an agent without state writes %+v", got)
+		t.Errorf("agent without state: %+v", got)
 	}
 	known := Observation{L2Known: true}
 	if got := identify(was, "now", true, &known); got.L2 != nil {
-		t.Errorf("an agent without links writes %+v", got)
+		t.Errorf("agent without links: %+v", got)
 	}
 	known.L2 = was.L2
 	if got := identify(in, "now", true, &known); !reflect.DeepEqual(got, was) {
-		t.Errorf("an agent with links writes %+v", got)
+		t.Errorf("agent with links: %+v", got)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestBootID(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got == "" || got != strings.TrimSpace(string(content)) {
-		t.Errorf("the boot is %q, the kernel's file has %q", got, content)
+		t.Errorf("boot id = %q, kernel file contains %q", got, content)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestReportBoot(t *testing.T) {
 				t.Errorf("the status is %+v, want %+v", s.lbNode.Status, *test.want)
 			}
 			if !slices.Equal(s.requests, test.sent) {
-				t.Errorf("requests are %v, want %v", s.requests, test.sent)
+				t.Errorf("requests = %v, want %v", s.requests, test.sent)
 			}
 		})
 	}

@@ -41,10 +41,10 @@ func TestBoundsOfCRD(t *testing.T) {
 		"duplicates": maxDuplicates, "l2VIPs": maxAnswering,
 	} {
 		if got := status[name].MaxItems; got != most {
-			t.Errorf("status.%s takes %d items, and %d are written at most", name, got, most)
+			t.Errorf("maxItems of status.%s = %d, but up to %d are written", name, got, most)
 		}
 	}
 	if most := status["exceptions"].Items.Properties["message"].MaxLength; most < maxItemMessage {
-		t.Errorf("the message of an exception takes %d bytes, and has up to %d", most, maxItemMessage)
+		t.Errorf("maxLength of exception messages = %d, but up to %d are written", most, maxItemMessage)
 	}
 }

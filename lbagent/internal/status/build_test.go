@@ -131,12 +131,12 @@ func TestConditions(t *testing.T) {
 			for kind, want := range test.want {
 				condition := meta.FindStatusCondition(status.Conditions, kind)
 				if condition == nil {
-					t.Errorf("no condition %s", kind)
+					t.Errorf("missing condition %s", kind)
 					continue
 				}
 				got := expectation{condition.Status, condition.Reason, condition.Message}
 				if got != want || condition.ObservedGeneration != 3 {
-					t.Errorf("%s is %+v of generation %d, want %+v of generation 3", kind, got, condition.ObservedGeneration, want)
+					t.Errorf("%s = %+v at generation %d, want %+v at generation 3", kind, got, condition.ObservedGeneration, want)
 				}
 			}
 		})
@@ -175,7 +175,7 @@ func TestXDPModes(t *testing.T) {
 		})
 	}
 	if got := build(observation, reportStatus{}, 1, earlier).XDPModes; got != "Generic,Native" {
-		t.Errorf("the modes are %q", got)
+		t.Errorf("XDPModes = %q", got)
 	}
 }
 
@@ -184,27 +184,27 @@ func TestUnchanged(t *testing.T) {
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1beta1.SessionActive, "connection refused"
 	first := build(observation, reportStatus{}, 1, earlier)
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
-		t.Errorf("differs: %s", cmp.Diff(first, again))
+		t.Errorf("reports differ: %s", cmp.Diff(first, again))
 	}
 	// Another attempt of a session that is still down.
 	observation.Sessions[1].State = millracev1beta1.SessionOpenSent
 	if again := build(observation, first, 1, later); !equality.Semantic.DeepEqual(first, again) {
-		t.Errorf("a connection attempt changes the report: %s", cmp.Diff(first, again))
+		t.Errorf("a connection attempt changed the report: %s", cmp.Diff(first, again))
 	}
 	observation.Sessions[1].Message = "hold timer expired"
 	again := build(observation, first, 1, later)
 	if again.Sessions[1].State != millracev1beta1.SessionOpenSent || again.Sessions[1].Message != "hold timer expired" {
-		t.Errorf("new message not reported: %+v", again.Sessions[1])
+		t.Errorf("the new message is not reported: %+v", again.Sessions[1])
 	}
 	for _, condition := range again.Conditions {
 		if !condition.LastTransitionTime.Equal(&earlier) {
-			t.Errorf("%s has a transition though its status is the same", condition.Type)
+			t.Errorf("LastTransitionTime of %s changed, but its status did not", condition.Type)
 		}
 	}
 	observation.Sessions[1].State, observation.Sessions[1].Message = millracev1beta1.SessionEstablished, ""
 	again = build(observation, first, 1, later)
 	if at := meta.FindStatusCondition(again.Conditions, "Ready").LastTransitionTime; !at.Equal(&later) {
-		t.Errorf("Ready changed at %s, want %s", at, later)
+		t.Errorf("LastTransitionTime of Ready = %s, want %s", at, later)
 	}
 }
 
@@ -214,14 +214,14 @@ func TestRemovalsAppliedGoes(t *testing.T) {
 	told := build(o, reportStatus{}, 1, earlier)
 	condition := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	if condition == nil || condition.Status != metav1.ConditionFalse || !strings.Contains(condition.Message, "LBPeer: 3, until 2026-01-01T00:05:00Z") {
-		t.Errorf("condition %+v, want the list of what is held", condition)
+		t.Errorf("condition = %+v, want the list of held objects", condition)
 	}
 	if !meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady) {
-		t.Error("not Ready because objects are held")
+		t.Error("not Ready although only removals are held")
 	}
 	o.Held = nil
 	if again := build(o, told, 1, earlier); meta.FindStatusCondition(again.Conditions, millracev1beta1.ConditionRemovalsApplied) != nil {
-		t.Error("the condition remains although nothing is held")
+		t.Error("the condition remains although no object is held")
 	}
 }
 
@@ -254,14 +254,14 @@ func TestNodesReachable(t *testing.T) {
 			told := build(o, reportStatus{}, 1, earlier)
 			got := meta.FindStatusCondition(told.Conditions, millracev1beta1.ConditionNodesReachable)
 			if got == nil || got.Status != metav1.ConditionFalse || got.Reason != test.reason || !strings.Contains(got.Message, test.message) {
-				t.Errorf("condition %+v, want reason %s, and %q in the message", got, test.reason, test.message)
+				t.Errorf("condition = %+v, want reason %s and message %q", got, test.reason, test.message)
 			}
 			if isReady := meta.IsStatusConditionTrue(told.Conditions, millracev1beta1.ConditionReady); isReady == o.NodeHealth.CutOff {
-				t.Errorf("ready is %t", isReady)
+				t.Errorf("Ready = %t", isReady)
 			}
 			for _, condition := range build(good(), told, 1, earlier).Conditions {
 				if condition.Type == millracev1beta1.ConditionNodesReachable {
-					t.Errorf("condition %+v, want none", condition)
+					t.Errorf("condition = %+v, want none", condition)
 				}
 			}
 		})

@@ -50,7 +50,7 @@ func TestWriterOfChangingMessages(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := int(s.stored.Status.VIPs.Programmed); got != passes-1 {
-			t.Errorf("in the end pass %d is reported, want %d", got, passes-1)
+			t.Errorf("finally pass %d is reported, want %d", got, passes-1)
 		}
 	})
 }
@@ -137,16 +137,16 @@ func TestWriterOfFlappingSession(t *testing.T) {
 		}
 		s.mu.Lock()
 		if got, most := len(s.writes), int(time.Since(began)/(30*time.Second)); got < 10 || got >= most {
-			t.Errorf("%d writes in an hour, want 10 to %d", got, most-1)
+			t.Errorf("%d writes within one hour, want 10 to %d", got, most-1)
 		}
-		t.Logf("%d writes in an hour", len(s.writes))
+		t.Logf("%d writes within one hour", len(s.writes))
 		s.mu.Unlock()
 		w.Set(good())
 		time.Sleep(digestBurst * knownDigestInterval)
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got := s.stored.Status.Sessions[0]; got.State != millracev1beta1.SessionEstablished || !got.Since.Equal(&earlier) {
-			t.Errorf("in the end the session is %+v", got)
+			t.Errorf("finally the session is %+v", got)
 		}
 	})
 }
@@ -180,12 +180,12 @@ func TestWriterOfCanaries(t *testing.T) {
 			w.Set(probing(64))
 			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 64 {
-				t.Errorf("round %d: %d ports are reported as unanswered", round, got)
+				t.Errorf("round %d: %d unanswered ports are reported, want 64", round, got)
 			}
 			w.Set(probing(0))
 			time.Sleep(canaryInterval + interval)
 			if got := unanswered(); got != 0 {
-				t.Errorf("round %d: %d ports are reported as unanswered, and all have", round, got)
+				t.Errorf("round %d: %d unanswered ports are reported, want 0", round, got)
 			}
 		}
 		s.mu.Lock()
@@ -201,7 +201,7 @@ func TestWriterOfCanaries(t *testing.T) {
 		// Each recovery is written immediately.
 		most := 2*hour/int(canaryInterval/time.Second) + hour/int(knownDigestInterval/time.Second) + 2*digestBurst
 		if writes := len(s.writes) - before; writes < hour/20 || writes > most {
-			t.Errorf("%d writes in an hour, want %d to %d", writes, hour/20, most)
+			t.Errorf("%d writes within one hour, want %d to %d", writes, hour/20, most)
 		}
 	})
 }
@@ -234,7 +234,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 			w.Set(reached("1-3", millracev1beta1.SessionEstablished))
 			time.Sleep(2 * interval)
 			if got := told(); got != "1-3" {
-				t.Errorf("round %d: %s are reported two seconds after the third answers again", round, got)
+				t.Errorf("round %d: %s reported two seconds after the third recovered", round, got)
 			}
 		}
 		w.Set(reached("1-2", millracev1beta1.SessionEstablished))
@@ -242,7 +242,7 @@ func TestWriterOfNodeReachedAgain(t *testing.T) {
 		w.Set(reached("1-3", millracev1beta1.SessionIdle))
 		time.Sleep(canaryInterval + 2*interval)
 		if got := told(); got != "1-3" {
-			t.Errorf("%s are reported while another session is down", got)
+			t.Errorf("%s reported while another session is down", got)
 		}
 	})
 }
@@ -261,7 +261,7 @@ func TestWriterOfFlappingSessionWithCanary(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if got, most := len(s.writes), hour/30; got < 10 || got >= most {
-			t.Errorf("%d writes in an hour, want 10 to %d", got, most-1)
+			t.Errorf("%d writes within one hour, want 10 to %d", got, most-1)
 		}
 	})
 }
@@ -274,7 +274,7 @@ func TestSpread(t *testing.T) {
 		spread time.Duration
 	}{{3, 30 * time.Millisecond}, {1000, 10 * time.Second}, {5000, 50 * time.Second}, {20000, time.Minute}} {
 		if got := spread(test.nodes); got != test.spread {
-			t.Errorf("%d nodes spread over %s, want %s", test.nodes, got, test.spread)
+			t.Errorf("spread(%d) = %s, want %s", test.nodes, got, test.spread)
 		}
 	}
 	with(t, func(t *testing.T, s *server, w *Writer) {
@@ -290,7 +290,7 @@ func TestSpread(t *testing.T) {
 		writes := len(s.writes)
 		s.mu.Unlock()
 		if most := hour/50 + digestBurst + 1; writes < 60 || writes > most {
-			t.Errorf("%d writes in an hour of changing numbers", writes)
+			t.Errorf("%d writes within one hour of changing counters", writes)
 		}
 		failed := failing(1)
 		failed.Nodes = nodes
@@ -299,7 +299,7 @@ func TestSpread(t *testing.T) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if len(s.writes) != writes+1 {
-			t.Error("a new reason waits for the jitter")
+			t.Error("a new reason is delayed by the jitter")
 		}
 	})
 }
@@ -331,13 +331,13 @@ func TestSpreadOfReadiness(t *testing.T) {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			if len(s.writes) != 1 || meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionEndpointsHealthy) == nil {
-				t.Errorf("%d writes, conditions are %+v", len(s.writes), s.stored.Status.Conditions)
+				t.Errorf("%d writes, conditions %+v", len(s.writes), s.stored.Status.Conditions)
 			}
 		})
 	}
 	// Half of them on average; fewer than 5 or more than 35 are less likely than 1e-6.
 	if late < 5 || late > 35 {
-		t.Errorf("%d of %d nodes wrote in the second half of the time", late, most)
+		t.Errorf("%d of %d nodes wrote in the second half of the interval", late, most)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestSpreadOfOneChange(t *testing.T) {
 		node.add(known, now)
 		wait := node.wait(known, now, time.Duration(rand.Float64()*float64(spread(nodes))))
 		if again := node.wait(known, now.Add(wait), time.Hour); again != 0 {
-			t.Fatalf("due in %s, and then in %s", wait, again)
+			t.Fatalf("due in %s, then again in %s", wait, again)
 		}
 		seconds[int(wait/time.Second)]++
 	}

@@ -24,13 +24,13 @@ func TestOverCapacity(t *testing.T) {
 	report := &millracev1beta1.LBNodeReport{}
 	got := Build(o, report, metav1.Now()).ServicesOverCapacity
 	if len(got) != 2 || got[0].Name != "dns" || got[1].Name != "web" || got[0].Namespace != "shop" {
-		t.Errorf("the report names %+v", got)
+		t.Errorf("ServicesOverCapacity = %+v", got)
 	}
 	o.Problems = nil
 	for i := range 100 {
 		o.Problems = append(o.Problems, full("Service", fmt.Sprintf("s%02d", 99-i)))
 	}
 	if got := Build(o, report, metav1.Now()).ServicesOverCapacity; len(got) != maxOverCapacity || got[0].Name != "s00" || got[maxOverCapacity-1].Name != "s31" {
-		t.Errorf("the report names %+v", got)
+		t.Errorf("ServicesOverCapacity = %+v", got)
 	}
 }

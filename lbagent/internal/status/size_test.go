@@ -89,18 +89,18 @@ func TestReportIsBounded(t *testing.T) {
 			counted += withheld.Count
 		}
 		if int(counted) != vips || len(status.Exceptions) != maxExceptions {
-			t.Errorf("%d VIPs: %d are counted, %d exceptions", vips, counted, len(status.Exceptions))
+			t.Errorf("%d VIPs: %d counted, %d exceptions", vips, counted, len(status.Exceptions))
 		}
 		// Waiting VIPs come first, then by address.
 		if first := status.Duplicates[0]; len(status.Duplicates) != maxDuplicates || !first.Withheld || first.Address != "203.0.113.1" {
-			t.Errorf("%d VIPs: %d hosts are reported, the first is %+v", vips, len(status.Duplicates), first)
+			t.Errorf("%d VIPs: %d hosts reported, first: %+v", vips, len(status.Duplicates), first)
 		}
 		if again := build(o, status, 1, later); !equality.Semantic.DeepEqual(again, status) {
-			t.Errorf("%d VIPs: the same observation results in another report", vips)
+			t.Errorf("%d VIPs: an unchanged observation results in a different report", vips)
 		}
 	}
 	if growth := sizes[10_000] - sizes[100]; growth > 100 {
-		t.Errorf("the report grows with the VIPs: %v bytes", sizes)
+		t.Errorf("the report size depends on the number of VIPs: %v bytes", sizes)
 	}
 }
 
@@ -112,14 +112,14 @@ func TestExceptions(t *testing.T) {
 		switch exception.Reason {
 		case announce.ReasonNotAttached, announce.ReasonNotProgrammed, announce.ReasonNoNextHop, "NotEstablished":
 		default:
-			t.Errorf("%s is an exception for the reason %s", exception.Address, exception.Reason)
+			t.Errorf("%s: unexpected exception with reason %s", exception.Address, exception.Reason)
 		}
 		if len(exception.Message) > 256 {
-			t.Errorf("%s has a message of %d bytes, more than the kind allows", exception.Address, len(exception.Message))
+			t.Errorf("%s: message of %d bytes exceeds the limit of the CRD", exception.Address, len(exception.Message))
 		}
 	}
 	if !slices.IsSortedFunc(addresses, netip.Addr.Compare) || addresses[len(addresses)-1].As16()[15] > 100 {
-		t.Errorf("exceptions are of %v", addresses)
+		t.Errorf("addresses of exceptions = %v", addresses)
 	}
 }
 
@@ -132,7 +132,7 @@ func TestFaultsFirst(t *testing.T) {
 	status := build(o, reportStatus{}, 1, earlier)
 	if status.Sessions[5].State != millracev1beta1.SessionOpenConfirm || status.Sessions[6].State != millracev1beta1.SessionEstablished ||
 		status.Interfaces[5].XDPMode != millracev1beta1.XDPNone || status.Interfaces[6].XDPMode != millracev1beta1.XDPNative {
-		t.Errorf("the first are %+v and %+v", status.Sessions[:7], status.Interfaces[:7])
+		t.Errorf("first sessions %+v and interfaces %+v", status.Sessions[:7], status.Interfaces[:7])
 	}
 	if len(status.Sessions) != maxSessions || len(status.Interfaces) != maxInterfaces || status.XDPModes != "Native,None" {
 		t.Errorf("%d sessions, %d interfaces, modes %q", len(status.Sessions), len(status.Interfaces), status.XDPModes)
@@ -144,7 +144,7 @@ func TestTruncation(t *testing.T) {
 		{"short", "short"}, {"exactly 12 b", "exactly 12 b"}, {"more than 12 b", "more tha ..."}, {"umlauts äöüäöü", "umlauts  ..."},
 	} {
 		if got := cut(test.text, 12); got != test.want {
-			t.Errorf("%q is cut to %q, want %q", test.text, got, test.want)
+			t.Errorf("cut(%q) = %q, want %q", test.text, got, test.want)
 		}
 	}
 }

@@ -35,7 +35,7 @@ func TestTunnelKey(t *testing.T) {
 	}
 	expect(&status, millracev1beta1.ConditionTunnelKeyProgrammed, metav1.ConditionTrue, millracev1beta1.ReasonKeyInUse)
 	if seed := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionFlowSeedConsistent); seed != nil {
-		t.Errorf("with the same seed there is %+v", seed)
+		t.Errorf("FlowSeedConsistent with equal seeds = %+v", seed)
 	}
 	o.TunnelKey.OtherSeed = "the Secret has another seed"
 	differs := Build(o, report, metav1.Now())
@@ -49,6 +49,6 @@ func TestTunnelKey(t *testing.T) {
 	expect(&status, millracev1beta1.ConditionTunnelKeyProgrammed, metav1.ConditionFalse, millracev1beta1.ReasonKeyMissing)
 	expect(&status, millracev1beta1.ConditionReady, metav1.ConditionTrue, millracev1beta1.ReasonReady)
 	if status.TunnelKeys != nil {
-		t.Errorf("without a key the report has %+v", status.TunnelKeys)
+		t.Errorf("TunnelKeys without a key = %+v", status.TunnelKeys)
 	}
 }

@@ -234,7 +234,7 @@ func TestWriterIdentity(t *testing.T) {
 		defer s.mu.Unlock()
 		want := []millracev1beta1.LBNodeStatus{{BootID: "now", ServingBootID: "before"}, {BootID: "now", ServingBootID: "now"}}
 		if !reflect.DeepEqual(s.identities, want) {
-			t.Errorf("written %+v, want %+v", s.identities, want)
+			t.Errorf("written identities = %+v, want %+v", s.identities, want)
 		}
 	})
 }
@@ -262,7 +262,7 @@ func TestWriterSignaled(t *testing.T) {
 		defer s.mu.Unlock()
 		if !meta.IsStatusConditionTrue(s.stored.Status.Conditions, millracev1beta1.ConditionReady) ||
 			meta.FindStatusCondition(s.stored.Status.Conditions, millracev1beta1.ConditionNodeReady) == nil {
-			t.Errorf("conditions are %+v", s.stored.Status.Conditions)
+			t.Errorf("conditions = %+v", s.stored.Status.Conditions)
 		}
 	})
 }

@@ -111,7 +111,7 @@ func TestAdvance(t *testing.T) {
 				}
 				got := tracker.Advance(step.slices, silent, map[string]bool{"node4": true}, start.Add(time.Duration(step.at)*time.Second))
 				if addresses := strings.Join(ready(got), " "); addresses != step.want {
-					t.Errorf("after %d s ready are %q, want %q", step.at, addresses, step.want)
+					t.Errorf("after %d s: ready endpoints = %q, want %q", step.at, addresses, step.want)
 				}
 			}
 		})
@@ -127,13 +127,13 @@ func TestSameObjects(t *testing.T) {
 	first := tracker.Advance(present, silent, nil, start)
 	second := tracker.Advance(slices.Clone(present), silent, nil, start.Add(time.Second))
 	if first[0] != second[0] || first[0] == present[0] || first[1] != present[1] {
-		t.Error("the EndpointSlices of two passes differ, or no copy was changed")
+		t.Error("two passes return different EndpointSlices, or the changed slice was not copied")
 	}
 	if got := strings.Join(ready(present), " "); got != "a c x" {
-		t.Errorf("in the cache are %q, want all endpoints ready", got)
+		t.Errorf("ready endpoints in the cache = %q, want all", got)
 	}
 	if serving := first[0].Endpoints[1].Conditions.Serving; serving == nil || !*serving {
-		t.Error("an endpoint that is withheld does not serve its connections")
+		t.Error("a withheld endpoint is not serving")
 	}
 }
 
@@ -146,7 +146,7 @@ func TestForget(t *testing.T) {
 		tracker.Advance([]*discoveryv1.EndpointSlice{slice("web", fmt.Sprintf("c%d@node3", i))}, silent, nil, start.Add(time.Minute))
 	}
 	if appeared, left := len(tracker.appeared), len(tracker.left); appeared != 1 || left != 2 {
-		t.Errorf("%d new and %d previous endpoints are recorded, want 1 and 2", appeared, left)
+		t.Errorf("%d new and %d removed endpoints are tracked, want 1 and 2", appeared, left)
 	}
 	tracker.Advance(nil, nil, nil, start.Add(2*time.Minute))
 	tracker.Advance(nil, nil, nil, start.Add(3*time.Minute))

@@ -41,7 +41,7 @@ func TestInterfaceStatus(t *testing.T) {
 	} {
 		got := interfaceStatus(test.attachment)
 		if got.Name != test.attachment.Interface || got.XDPMode != test.mode {
-			t.Errorf("%s: %+v, want mode %s", name, got, test.mode)
+			t.Errorf("%s: interface %+v, want mode %s", name, got, test.mode)
 		}
 		if !strings.Contains(got.Message, test.message) || (test.message == "") != (got.Message == "") {
 			t.Errorf("%s: message %q, want %q", name, got.Message, test.message)

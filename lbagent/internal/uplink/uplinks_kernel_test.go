@@ -109,7 +109,7 @@ func TestUplinksOfKernel(t *testing.T) {
 			for i := range m.Peers {
 				reason, unattached := c.Unattached[m.Peers[i].Name]
 				if unattached != slices.Contains(step.unattached, m.Peers[i].Name) {
-					t.Errorf("%s has no route: %t (%s), want those to be %v", m.Peers[i].Name, unattached, reason, step.unattached)
+					t.Errorf("%s is unattached = %t (%s), want unattached peers %v", m.Peers[i].Name, unattached, reason, step.unattached)
 				}
 			}
 		})

@@ -49,13 +49,13 @@ func TestHistoryLater(t *testing.T) {
 	}
 	r := New(filepath.Dir(occupied), Source{}, logr.Discard())
 	if r.open() || r.records() {
-		t.Error("a history is stored in a file")
+		t.Error("records history to a file instead of a directory")
 	}
 	if err := os.Remove(occupied); err != nil {
 		t.Fatal(err)
 	}
 	if !r.open() || r.open() || !r.records() {
-		t.Error("no history is stored")
+		t.Error("does not record history")
 	}
 	defer r.close()
 	if _, err := r.Query(&consoleapi.HistoryQuery{}); err != nil {

@@ -45,7 +45,7 @@ func onDisk(t testing.TB, directory string) (bytes int64) {
 		}
 		bytes += info.Size()
 		if info.Mode().Perm() != 0o600 {
-			t.Fatalf("%s has the mode %s", entry.Name(), info.Mode())
+			t.Fatalf("%s has mode %s, want 0600", entry.Name(), info.Mode())
 		}
 	}
 	return bytes
@@ -72,7 +72,7 @@ func TestFull(t *testing.T) {
 			t.Fatal(err)
 		}
 		if size := onDisk(t, directory); size > Limit || size != log.Size() {
-			t.Fatalf("%d bytes on disk, Size returns %d, at most %d are allowed", size, log.Size(), Limit)
+			t.Fatalf("%d bytes on disk, Size = %d, limit %d", size, log.Size(), Limit)
 		}
 	}
 	check := func(log *Log) {
@@ -110,7 +110,7 @@ func TestInterruptedWrite(t *testing.T) {
 		}
 		want := append(strings.FieldsFunc(string(whole[:cut]), func(r rune) bool { return r == '\n' }), "after")
 		if got := read(t, log); !slices.Equal(got, want) {
-			t.Errorf("cut at %d: %q, want %q", cut, got, want)
+			t.Errorf("truncated at byte %d: %q, want %q", cut, got, want)
 		}
 	}
 }
@@ -128,7 +128,7 @@ func TestDiskFull(t *testing.T) {
 	}
 	log.last = readOnly
 	if err := log.Append([][]byte{[]byte("lost")}); err == nil {
-		t.Fatal("no error of a file that cannot be written")
+		t.Fatal("no error although the file cannot be written")
 	}
 	log.last = writable
 	_ = readOnly.Close()
@@ -172,7 +172,7 @@ func TestReadsUntilEOF(t *testing.T) {
 				t.Fatal(err)
 			}
 			if log.Size() > Limit {
-				t.Fatalf("%d bytes", log.Size())
+				t.Fatalf("Size = %d exceeds the limit", log.Size())
 			}
 		}
 		var got []string
@@ -180,7 +180,7 @@ func TestReadsUntilEOF(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(got) > len(written) || !slices.Equal(got, written[len(written)-len(got):]) {
-			t.Fatalf("%d lines are not the last of %d", len(got), len(written))
+			t.Fatalf("%d retained lines are not the last of %d", len(got), len(written))
 		}
 		_ = log.Close()
 	})
@@ -219,6 +219,6 @@ func TestRemove(t *testing.T) {
 		}
 	}
 	if _, err := os.Lstat(directory); !os.IsNotExist(err) {
-		t.Errorf("left: %v", err)
+		t.Errorf("directory was not removed: %v", err)
 	}
 }

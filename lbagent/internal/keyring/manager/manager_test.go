@@ -56,7 +56,7 @@ func expect(t *testing.T, keeper *Manager, secret model.TunnelSecret, want tunne
 		t.Errorf("error %v", err)
 	}
 	if !observed.Ring.Equal(want) || observed.Reason != reason || !strings.Contains(observed.Message, message) {
-		t.Errorf("observed %+v, want %+v %s %q", observed, want, reason, message)
+		t.Errorf("observed %+v, want ring %+v, reason %s, message %q", observed, want, reason, message)
 	}
 }
 
@@ -69,7 +69,7 @@ func TestManager(t *testing.T) {
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
 	expect(t, keeper, secretOf(tunnelkey.Steady, 1, one), ring, "", "")
 	if maps.writes != 1 || maps.keys.Sending != 1 {
-		t.Errorf("after %d writes the maps have %v", maps.writes, maps.keys)
+		t.Errorf("after %d writes the maps contain %v", maps.writes, maps.keys)
 	}
 	// A deleted or invalid Secret changes nothing.
 	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyMissing, "keeps using key 1")
@@ -87,7 +87,7 @@ func TestManager(t *testing.T) {
 	expect(t, newKeeper(maps, 2, 1), model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyMissing, "keeps using key 2")
 	expect(t, newKeeper(maps), secretOf(tunnelkey.Switching, 2, one, two), ring, "", "")
 	if maps.writes != 2 {
-		t.Errorf("%d writes, want 2: a restart wrote", maps.writes)
+		t.Errorf("%d writes, want 2: the restart wrote the maps", maps.writes)
 	}
 	// With another Secret the previous key is used until all nodes have the new one.
 	ring = tunnelkey.Ring{Accepted: []uint32{1, 2, 3}, Sending: 2, Required: true}
@@ -114,7 +114,7 @@ func TestOtherSeed(t *testing.T) {
 	} {
 		observed, err := keeper.Update(test.secret)
 		if err != nil || (observed.OtherSeed != "") != test.differs {
-			t.Errorf("%s: observed %+v, error %v; differs: %t", test.name, observed, err, test.differs)
+			t.Errorf("%s: observed %+v, error %v; want a different seed: %t", test.name, observed, err, test.differs)
 		}
 	}
 }

@@ -79,7 +79,7 @@ func TestRate(t *testing.T) {
 	e.awaitEqual(agents...)
 	relayed, direct, told = by.sent.Load()-relayed, without.sent.Load()-direct, by.told.Load()-told
 	perSecond := func(bytes int64) string { return fmt.Sprintf("%.0f KB/s", float64(bytes)/1000/(changes/rate)) }
-	t.Logf("the API server sends to a relay %s, to an agent without one %s; the relay sends to each of %d agents %s",
+	t.Logf("the API server sends %s to a relay, %s to an agent without a relay; the relay sends to each of %d agents %s",
 		perSecond(relayed), perSecond(direct), count, perSecond(told/int64(count)))
 	for i, name := range map[int]string{0: "without a relay", 1: "by a relay"} {
 		var late []time.Duration
@@ -89,7 +89,7 @@ func TestRate(t *testing.T) {
 			}
 		}
 		slices.Sort(late)
-		t.Logf("an agent %s knows of %d of %d changes: median %s, 99th percentile %s after the API server's answer", name,
+		t.Logf("agent %s received %d of %d changes: median %s, 99th percentile %s after the API server's response", name,
 			len(late), changes, late[len(late)/2].Round(100*time.Microsecond), late[len(late)*99/100].Round(100*time.Microsecond))
 	}
 	for i, a := range agents[1:] {

@@ -149,7 +149,7 @@ func (e *environment) relayAt(address, directory string) *relayServer {
 func (r *relayServer) counting(handler http.Handler) http.Handler {
 	return http.HandlerFunc(func(response http.ResponseWriter, request *http.Request) {
 		if request.Header.Get("Authorization") != "Bearer "+relayToken {
-			http.Error(response, "the token is not the one for relays", http.StatusUnauthorized)
+			http.Error(response, "invalid relay token", http.StatusUnauthorized)
 			return
 		}
 		handler.ServeHTTP(countingWriter{response, &r.told}, request)
@@ -269,13 +269,13 @@ func TestRelay(t *testing.T) {
 	e.toggle("web-5", 8)
 	e.awaitEqual(by)
 	if said := by.says(); !strings.Contains(said, "No response from a relay") {
-		t.Errorf("the agent does not report that it uses the API server: %s", said)
+		t.Errorf("the agent does not report its use of the API server: %s", said)
 	}
 
 	second := e.relayAt(address, directory)
 	controlplane.Eventually(t, patience, func(context.Context) error {
 		if !by.client.Connected() {
-			return fmt.Errorf("the agent uses no relay: %s", by.says())
+			return fmt.Errorf("the agent does not use a relay: %s", by.says())
 		}
 		return nil
 	})
@@ -309,6 +309,6 @@ func TestRelayIsCutOff(t *testing.T) {
 	body, err := io.ReadAll(response.Body)
 	controlplane.Must(t, err)
 	if response.StatusCode != http.StatusServiceUnavailable {
-		t.Errorf("a relay that is cut off answers %s: %s", response.Status, body)
+		t.Errorf("disconnected relay: status %s: %s", response.Status, body)
 	}
 }

@@ -61,11 +61,11 @@ func TestEvents(t *testing.T) {
 			endpoints = append(endpoints, endpoint.Addresses...)
 		}
 		if got := strings.Join(endpoints, " "); got != step.endpoints {
-			t.Errorf("%+v has endpoints %q, want %q", step.told, got, step.endpoints)
+			t.Errorf("%+v: endpoints %q, want %q", step.told, got, step.endpoints)
 		}
 		// Only the first bookmark ends a snapshot.
 		if ends := slice.Annotations[metav1.InitialEventsAnnotationKey] != ""; ends != (slice.ResourceVersion == "2") {
-			t.Errorf("version %s ends a snapshot: %t", slice.ResourceVersion, ends)
+			t.Errorf("version %s ends a snapshot = %t", slice.ResourceVersion, ends)
 		}
 	}
 }
@@ -74,13 +74,13 @@ func TestChangeOfNothing(t *testing.T) {
 	w := newWatcher(nil, nil)
 	change := &relay.Event{Type: relay.Change, Slice: sliceOf("3"), Runs: []relay.Run{{From: 1, Count: 1}}}
 	if event, err := w.event(change); err == nil {
-		t.Errorf("a change of an unknown slice: %v", event)
+		t.Errorf("no error for a change of an unknown slice: %v", event)
 	}
 	if _, err := w.event(&relay.Event{Type: relay.Put, Slice: sliceOf("2", "a")}); err != nil {
 		t.Fatal(err)
 	}
 	if event, err := w.event(change); err == nil {
-		t.Errorf("an unknown endpoint is retained: %v", event)
+		t.Errorf("no error for an unknown endpoint: %v", event)
 	}
 }
 
@@ -93,7 +93,7 @@ func TestSilence(t *testing.T) {
 		ended := make(chan time.Time, 1)
 		go func() {
 			if err := w.run(ctx); !errors.Is(err, errSilent) {
-				t.Errorf("it ended with %v, want %v", err, errSilent)
+				t.Errorf("returned %v, want %v", err, errSilent)
 			}
 			ended <- time.Now()
 		}()
@@ -110,7 +110,7 @@ func TestSilence(t *testing.T) {
 		<-w.results
 		last := time.Now()
 		if silent := (<-ended).Sub(last); silent != time.Minute {
-			t.Errorf("it ended %s after the last event, want a minute", silent)
+			t.Errorf("returned %s after the last event, want 1m0s", silent)
 		}
 	})
 }

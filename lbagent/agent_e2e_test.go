@@ -430,7 +430,7 @@ func TestAgent(t *testing.T) {
 	before := len(w.writes())
 	time.Sleep(5 * time.Second)
 	if idle := w.writes()[before:]; len(idle) > 0 {
-		t.Errorf("writes while nothing changed: %+v", idle)
+		t.Errorf("writes without any change: %+v", idle)
 	}
 
 	w.restart(first, syscall.SIGTERM)
@@ -454,14 +454,14 @@ func TestAgent(t *testing.T) {
 func (w *world) reboot(a *agent) {
 	w.t.Helper()
 	if err := a.end(syscall.SIGTERM); err != nil {
-		w.t.Errorf("the agent ended with %v", err)
+		w.t.Errorf("the agent exited: %v", err)
 	}
 	good := w.pinRoot
 	// Opening the data plane fails, because this is not a BPF file system.
 	w.boot, w.pinRoot = "second", filepath.Join(w.t.TempDir(), "missing")
 	failing := w.start()
 	if err := failing.cmd.Wait(); err == nil {
-		w.t.Error("an agent without a BPF file system ended well")
+		w.t.Error("the agent exited without an error although there is no BPF file system")
 	}
 	w.pinRoot = good
 	w.awaitBoot("booted, not serving", millracev1beta1.LBNodeStatus{BootID: "second", ServingBootID: "first"})
@@ -485,7 +485,7 @@ func (w *world) checkWrites() {
 		isUnfinished := write.Code == http.StatusGatewayTimeout
 		if write.Resource != "lbnodes" && write.Resource != "lbnodereports" || write.Subresource != "status" || write.Name != thisNode ||
 			write.Code != http.StatusOK && !isUnfinished {
-			w.t.Errorf("a write other than that of its own status: %+v", write)
+			w.t.Errorf("unexpected write: %+v", write)
 		}
 		if write.Resource == "lbnodes" && !isUnfinished {
 			identities++
@@ -501,7 +501,7 @@ func (w *world) restart(a *agent, sent os.Signal) {
 	began := time.Now()
 	err := a.end(sent)
 	if sent == syscall.SIGTERM && (err != nil || time.Since(began) > 2*time.Second) {
-		w.t.Errorf("the agent ended with %v after %s", err, time.Since(began))
+		w.t.Errorf("the agent exited with %v after %s", err, time.Since(began))
 	}
 	for end := time.Now().Add(time.Second); time.Now().Before(end); {
 		if !w.announced() {

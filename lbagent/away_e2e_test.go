@@ -53,7 +53,7 @@ func TestAPIServerAway(t *testing.T) {
 	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
 
 	if err := running.end(syscall.SIGTERM); err != nil {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("the agent exited: %v", err)
 	}
 	if err := os.Truncate(file, 100); err != nil {
 		t.Fatal(err)
@@ -63,7 +63,7 @@ func TestAPIServerAway(t *testing.T) {
 	end := time.Now().Add(checkpoint.StartTimeout + 2*time.Second)
 	w.Await(checkpoint.StartTimeout+10*time.Second, "an agent that waits", func() bool {
 		if ready() {
-			t.Fatal("an agent works without objects")
+			t.Fatal("the agent is ready without objects")
 		}
 		return time.Now().After(end)
 	})

@@ -65,7 +65,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 				boots := writtenBoots(t, l, func() {
 					for i := range 3 {
 						if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
-							t.Fatalf("error %v, want the injected one", err)
+							t.Fatalf("error %v, want the injected error", err)
 						}
 						time.Sleep(time.Minute)
 					}
@@ -75,7 +75,7 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 					want.ServingBootID = "now"
 				}
 				if !reflect.DeepEqual(boots, want) {
-					t.Errorf("the LBNode is %+v, want %+v", boots, want)
+					t.Errorf("LBNode = %+v, want %+v", boots, want)
 				}
 			})
 		})
@@ -104,7 +104,7 @@ func writtenBoots(t *testing.T, l *loop, passes func()) millracev1beta1.LBNodeSt
 	passes()
 	cancel()
 	if err := <-done; !errors.Is(err, context.Canceled) {
-		t.Errorf("the Writer ended with %v", err)
+		t.Errorf("the Writer returned %v, want context.Canceled", err)
 	}
 	return lbNode.Status
 }

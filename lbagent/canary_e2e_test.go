@@ -40,7 +40,7 @@ func (w *world) prove() {
 	w.t.Helper()
 	w.t.Cleanup(func() {
 		if w.t.Failed() {
-			w.t.Logf("the reports prove %+v", w.verdict())
+			w.t.Logf("verdict of the reports: %+v", w.verdict())
 		}
 	})
 	run(w.t, "ip netns exec "+routerSpace+" sysctl -qw net.ipv4.ip_forward=1 net.ipv4.fib_multipath_hash_policy=1")

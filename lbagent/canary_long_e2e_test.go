@@ -67,7 +67,7 @@ func TestRouterFaultsAreReported(t *testing.T) {
 
 	// Its programs are detached with the agent: its route is stale, and the router still uses it.
 	if err := third.end(unix.SIGKILL); err == nil {
-		t.Fatal("the agent ended without an error")
+		t.Fatal("the agent exited without an error")
 	}
 	if err := os.RemoveAll(filepath.Join(filepath.Dir(w.pinRoot), thirdNode)); err != nil {
 		t.Fatal(err)

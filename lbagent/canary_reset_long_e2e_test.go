@@ -66,7 +66,7 @@ func TestSessionResetsAreNoFault(t *testing.T) {
 				last = is
 				if !verdict.OK() && is != "" && verdict.Known() {
 					alarms++
-					t.Errorf("%s after %d resets, %s after that of %s: %s %s; reports: %s", time.Since(begun).Round(time.Second),
+					t.Errorf("%s after %d resets, %s after the reset of %s: %s %s; reports: %s", time.Since(begun).Round(time.Second),
 						resets, time.Since(at).Round(time.Millisecond), neighbor, is, verdict.Message, w.described())
 				}
 			}

@@ -73,7 +73,7 @@ func TestChaos(t *testing.T) {
 	c.forgetsNothing()
 	if found, _ := filepath.Glob(filepath.Join(races, "race.*")); len(found) > 0 {
 		text, _ := os.ReadFile(found[0])
-		t.Errorf("%d processes had a data race: %s", len(found), text)
+		t.Errorf("%d processes reported a data race: %s", len(found), text)
 	}
 }
 
@@ -234,7 +234,7 @@ func (c *chaos) forgetsNothing() {
 	c.t.Helper()
 	held, routes := c.held(), c.KernelRoutes()
 	if err := c.agent.end(syscall.SIGTERM); err != nil {
-		c.t.Errorf("the agent ended with %v", err)
+		c.t.Errorf("the agent exited: %v", err)
 	}
 	if err := Cleanup(c.t.Context(), c.pinRoot, c.stateDir, logr.Discard()); err != nil {
 		c.t.Fatal(err)
@@ -251,11 +251,11 @@ func (c *chaos) forgetsNothing() {
 	}
 	for deadline := time.Now().Add(30 * time.Second); !same(); {
 		if time.Now().After(deadline) {
-			c.t.Fatalf("held and held by one that began with nothing: %s\nroutes: %s", differences(held, fresh), differences(routes, freshRoutes))
+			c.t.Fatalf("map entries differ from those of a fresh agent: %s\nroutes: %s", differences(held, fresh), differences(routes, freshRoutes))
 		}
 		controlplane.Wait(c.t.Context(), 200*time.Millisecond)
 	}
-	c.t.Logf("%d entries and %d routes, as of an agent that began with nothing", len(held), len(routes))
+	c.t.Logf("%d entries and %d routes equal those of a fresh agent", len(held), len(routes))
 }
 
 // held returns the contents of the maps without values that depend on history.

@@ -28,13 +28,13 @@ func TestCleanupWaitsForTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	ended, end := context.WithCancelCause(t.Context())
-	errEnded := errors.New("cleanup was ended")
+	errEnded := errors.New("cleanup was canceled")
 	end(errEnded)
 	if err := Cleanup(ended, root, "", logr.Discard()); !errors.Is(err, errEnded) {
-		t.Errorf("beside an agent: %v; want %v", err, errEnded)
+		t.Errorf("with a running agent: error %v, want %v", err, errEnded)
 	}
 	if _, err := os.Stat(root); err != nil {
-		t.Errorf("beside an agent: %v", err)
+		t.Errorf("with a running agent: %v", err)
 	}
 	if err := agent.Close(); err != nil {
 		t.Fatal(err)
@@ -45,12 +45,12 @@ func TestCleanupWaitsForTheAgent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := Cleanup(t.Context(), root, state, logr.Discard()); err != nil {
-		t.Errorf("after the agent: %v", err)
+		t.Errorf("after the agent has exited: %v", err)
 	}
 	if _, err := os.Lstat(state); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("after the agent, its state: %v", err)
+		t.Errorf("state after the agent has exited: %v", err)
 	}
 	if err := CheckClean(root); err != nil {
-		t.Errorf("after the agent: %v", err)
+		t.Errorf("after the agent has exited: %v", err)
 	}
 }

@@ -17,17 +17,17 @@ func TestConsoleReturnsLastDecisions(t *testing.T) {
 	addService(objects, 2, true, 0, 1)
 	l := newLoop(n, objects)
 	if l.published.Decisions() != nil {
-		t.Fatal("decisions before the first pass")
+		t.Fatal("Decisions is not nil before the first pass")
 	}
 	mustPass(t, l, start)
 	check := func() {
 		t.Helper()
 		got := l.published.Decisions()
 		if got == nil || !got.Time.Equal(start) || len(got.VIPs) != 2 {
-			t.Fatalf("decisions %+v, want two of the first pass", got)
+			t.Fatalf("decisions %+v, want two from the first pass", got)
 		}
 		if first := got.VIPs[0].Observed(got.Established); first.VIP != vipOf(1) || len(first.Peers) != 1 {
-			t.Errorf("first VIP %+v, want announced to router", first)
+			t.Errorf("first VIP %+v, want it announced to router", first)
 		}
 		if second := got.VIPs[1]; second.Reason != announce.ReasonNoLocalEndpoint {
 			t.Errorf("second VIP %+v, want %s", second, announce.ReasonNoLocalEndpoint)
@@ -37,7 +37,7 @@ func TestConsoleReturnsLastDecisions(t *testing.T) {
 	l.maps.Invalidate()
 	n.fails = func(what string) bool { return what == "Dump" }
 	if _, err := l.pass(start.Add(time.Minute)); err == nil {
-		t.Fatal("no error of a pass that cannot read the maps")
+		t.Fatal("no error from a pass that cannot read the maps")
 	}
 	check()
 }

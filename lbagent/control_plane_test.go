@@ -280,7 +280,7 @@ func (c *generated) pass() time.Duration {
 		c.t.Fatal(err)
 	}
 	if problems := c.loop.observation.Problems; len(problems) > 0 {
-		c.t.Fatalf("%d problems, the first: %v", len(problems), problems[0])
+		c.t.Fatalf("%d problems, first: %v", len(problems), problems[0])
 	}
 	return time.Since(begin)
 }
@@ -298,7 +298,7 @@ func (c *generated) start(report *figures.Report) {
 	c.loop.routes.Speaker = router
 	c.pass()
 	if programmed := len(c.loop.maps.Have().Frontends); programmed != 4*c.services {
-		c.t.Fatalf("%d frontends are in the maps, want %d", programmed, 4*c.services)
+		c.t.Fatalf("%d frontends in the maps, want %d", programmed, 4*c.services)
 	}
 }
 
@@ -347,7 +347,7 @@ func (c *generated) moves(report *figures.Report) {
 	c.loop.maps.WithdrawDelay = time.Hour
 	c.pass()
 	if len(c.loop.maps.Waiting()) == 0 {
-		c.t.Fatal("no removal waits: the case measures nothing")
+		c.t.Fatal("no removal is pending: the test measures nothing")
 	}
 	report.Add("one pod moves while a removal waits", c.oneMove(), 5, "ms")
 	clear(c.loop.maps.Waiting())
@@ -355,7 +355,7 @@ func (c *generated) moves(report *figures.Report) {
 	c.pass()
 	c.loop.maps.WithdrawDelay = time.Second
 	if c.pass(); len(c.loop.maps.Waiting()) > 0 {
-		c.t.Fatalf("%d removals still wait", len(c.loop.maps.Waiting()))
+		c.t.Fatalf("%d removals are still pending", len(c.loop.maps.Waiting()))
 	}
 }
 
@@ -420,7 +420,7 @@ func (c *generated) rate(report *figures.Report) {
 	}
 	c.loop.assembler.Objects, c.loop.status = c.snapshot, told(func(status.Observation) {})
 	if len(latencies) < c.moving/2 {
-		c.t.Fatalf("%d of %d changes were seen", len(latencies), c.moving)
+		c.t.Fatalf("%d of %d changes were observed", len(latencies), c.moving)
 	}
 	slices.Sort(latencies)
 	report.Add("100 changes a second: 99th percentile to the maps", milliseconds(latencies[len(latencies)*99/100]), 50, "ms")
@@ -456,7 +456,7 @@ func (c *generated) deadNode(report *figures.Report) {
 	for _, table := range c.loop.maps.Have().NodeTables {
 		for _, row := range *table {
 			if row.Primary == dead {
-				c.t.Fatal("the node has rows")
+				c.t.Fatal("the dead node still owns rows")
 			}
 		}
 	}
@@ -469,7 +469,7 @@ func (c *generated) restart(report *figures.Report) {
 	begin := time.Now()
 	c.open()
 	if kind := c.plane.Adoption().Kind; kind != dataplane.Adopted {
-		c.t.Fatalf("maps %s, want %s", kind, dataplane.Adopted)
+		c.t.Fatalf("Adoption = %s, want %s", kind, dataplane.Adopted)
 	}
 	c.pass()
 	report.Add("a restart on pinned maps", time.Since(begin).Seconds(), 3, "s")

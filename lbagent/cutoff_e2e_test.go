@@ -102,7 +102,7 @@ func cutOff(t *testing.T) *world {
 	w.switchRule("oifname eth0 udp sport 6081 drop")
 	cut := time.Now()
 	w.Await(30*time.Second, "the route as one to be left", func() bool { return w.isPreferred(1, 3) })
-	t.Logf("to be left %s after the cut", time.Since(cut).Round(time.Millisecond))
+	t.Logf("low-preference route observed %s after the cut", time.Since(cut).Round(time.Millisecond))
 	// The router loses its other paths, too: this is the last one.
 	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
 	w.Await(30*time.Second, "the path alone", w.isLast)
@@ -117,13 +117,13 @@ func cutOff(t *testing.T) *world {
 	})
 	w.Await(30*time.Second, "not ready, with a reason", func() bool {
 		if !w.isLast() {
-			t.Fatal("the last path was withdrawn, or is not to be left any more")
+			t.Fatal("the last path was withdrawn, or is no longer low-preference")
 		}
 		status := w.report().Status
 		condition := meta.FindStatusCondition(status.Conditions, millracev1beta1.ConditionReady)
 		isCutOff := condition.Status == metav1.ConditionFalse && condition.Reason == millracev1beta1.ReasonNodeIsolated
 		if isCutOff && len(status.L2VIPs) > 0 {
-			t.Errorf("the node answers for %v on its link, and is cut off from other endpoints", status.L2VIPs)
+			t.Errorf("the node still answers for %v on its link while cut off from other endpoints", status.L2VIPs)
 		}
 		return isCutOff
 	})
@@ -230,7 +230,7 @@ func (w *world) sharedKubeconfig() string {
 	server := regexp.MustCompile(`server: https://(\S+)`)
 	found := server.FindSubmatch(text)
 	if found == nil {
-		w.t.Fatalf("no server in %s", text)
+		w.t.Fatalf("no server in kubeconfig %s", text)
 	}
 	listener, err := net.Listen("tcp4", nodeAddress+":0")
 	if err != nil {

@@ -29,14 +29,14 @@ func TestFlagsOfCapacities(t *testing.T) {
 		}
 		_, flag, found := strings.Cut(strings.TrimSuffix(message, " of the agents"), "raise --")
 		if !found || flags.Lookup(flag) == nil {
-			t.Fatalf("with too many %s it returns %q", capacity, message)
+			t.Fatalf("capacity %s: unexpected message %q", capacity, message)
 		}
 		if err := flags.Set(flag, "12345"); err != nil {
 			t.Fatal(err)
 		}
 		limits := config.limits()
 		if limits.Of(capacity) != 12345 {
-			t.Errorf("--%s=12345 limits to %d %s", flag, limits.Of(capacity), capacity)
+			t.Errorf("--%s=12345 sets the limit to %d %s", flag, limits.Of(capacity), capacity)
 		}
 		if err := flags.Set(flag, "1"); err != nil {
 			t.Fatal(err)
@@ -49,18 +49,18 @@ func TestVethTransmitFlag(t *testing.T) {
 	flags := pflag.NewFlagSet("lbagent", pflag.ContinueOnError)
 	config.AddFlags(flags)
 	if config.Dataplane().VethTransmit {
-		t.Error("by default veth uplinks send by XDP")
+		t.Error("VethTransmit is true by default")
 	}
 	if err := flags.Parse([]string{"--veth-transmit"}); err != nil {
 		t.Fatal(err)
 	}
 	if !config.Dataplane().VethTransmit {
-		t.Error("--veth-transmit does not reach the data plane")
+		t.Error("--veth-transmit is not passed to the data plane")
 	}
 }
 
 func TestOtherProblemsSuggestNoFlag(t *testing.T) {
 	if got := nameFlags([]plan.Problem{{Problem: model.Problem{Message: "same hash"}}}); got[0].Message != "same hash" {
-		t.Errorf("message %q", got[0].Message)
+		t.Errorf("message = %q, want it unchanged", got[0].Message)
 	}
 }

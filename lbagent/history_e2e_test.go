@@ -57,7 +57,7 @@ func (w *world) checkHistory() {
 	var all []string
 	w.t.Cleanup(func() {
 		if w.t.Failed() {
-			w.t.Logf("recorded %v in\n%s", got, strings.Join(all, ""))
+			w.t.Logf("recorded events %v in\n%s", got, strings.Join(all, ""))
 		}
 	})
 	// Recording is asynchronous.
@@ -81,7 +81,7 @@ func (w *world) checkHistory() {
 		}
 		info, err := entry.Info()
 		if err == nil && info.Mode().Perm()&0o077 != 0 {
-			w.t.Errorf("%s has the mode %s", path, info.Mode())
+			w.t.Errorf("%s has mode %s, want no access for group and others", path, info.Mode())
 		}
 		return err
 	})

@@ -31,7 +31,7 @@ func recording(t *testing.T, directory string, n *node) (r *recorder.Recorder, s
 	stop = func() {
 		cancel()
 		if err := <-ended; !errors.Is(err, context.Canceled) {
-			t.Errorf("ended with %v", err)
+			t.Errorf("returned %v, want context.Canceled", err)
 		}
 	}
 	return r, stop
@@ -54,7 +54,7 @@ func awaitEntries(t *testing.T, r *recorder.Recorder, want ...string) {
 			return
 		}
 	}
-	t.Fatalf("recorded %q, want %q", got, want)
+	t.Fatalf("recorded events %q, want %q", got, want)
 }
 
 // Results of passes are recorded asynchronously and survive a restart.

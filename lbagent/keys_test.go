@@ -43,14 +43,14 @@ func TestKeysBeforeFrontends(t *testing.T) {
 	l := newLoop(n, objects)
 	l.keys = manager.New(maps, flowhash.Seed{}, func() *millracev1beta1.LBNodeReport { return nil }, func() []uint32 { return nil }, logr.Discard())
 	if _, err := l.pass(start); !errors.Is(err, errInjected) {
-		t.Errorf("a pass that could not set the keys returned %v", err)
+		t.Errorf("a pass that failed to set the keys returned %v", err)
 	}
 	if n.observation.Forwards || n.observation.TunnelKey.Reason != millracev1beta1.ReasonKeyProgrammingFailed {
-		t.Errorf("observed %+v", n.observation)
+		t.Errorf("observation = %+v", n.observation)
 	}
 	maps.err = nil
 	mustPass(t, l, start)
 	if !n.observation.Forwards || n.observation.TunnelKey.Reason != "" || maps.keys.Sending != 1 {
-		t.Errorf("observed %+v, the maps have %v", n.observation, maps.keys)
+		t.Errorf("observation = %+v, keys in the maps %v", n.observation, maps.keys)
 	}
 }

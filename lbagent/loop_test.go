@@ -35,32 +35,32 @@ func TestOrderOfAPass(t *testing.T) {
 		t.Fatalf("not announced: %+v", n.observation.Decisions)
 	}
 	if at := slices.Index(n.steps, "Set"); at < 0 || slices.Index(n.steps, "PutFrontend") > at {
-		t.Errorf("steps %v, want PutFrontend before Set", n.steps)
+		t.Errorf("steps = %v, want PutFrontend before Set", n.steps)
 	}
 
 	targets := map[forwarding.NodeID]fib.Target{
 		2: {Source: netip.MustParseAddr("198.51.100.1"), Destination: netip.MustParseAddr("198.51.100.2")},
 	}
 	if diff := cmp.Diff(targets, n.targets, cmpopts.EquateComparable(netip.Addr{})); diff != "" {
-		t.Errorf("next hops wanted: %s", diff)
+		t.Errorf("next hop targets differ: %s", diff)
 	}
 	if want := map[int][]int{2: {2}}; !cmp.Equal(n.devices, want) {
-		t.Errorf("hops by interfaces %v, want %v", n.devices, want)
+		t.Errorf("devices of hops = %v, want %v", n.devices, want)
 	}
 
 	n.steps = nil
 	objects.Services, objects.VIPs, objects.EndpointSlices = nil, nil, nil
 	again := mustPass(t, l, start)
 	if again != testDelay || !slices.Equal(n.steps, []string{"Set"}) || len(n.routes) != 0 {
-		t.Fatalf("again in %s, steps %v, routes %v; want the withdrawal alone and again in %s", again, n.steps, n.routes, testDelay)
+		t.Fatalf("next pass in %s, steps %v, routes %v; want only the withdrawal and the next pass in %s", again, n.steps, n.routes, testDelay)
 	}
 	mustPass(t, l, start.Add(testDelay-time.Millisecond))
 	if len(n.state.Frontends) != 1 {
-		t.Fatal("removed before the delay was over")
+		t.Fatal("the frontend was removed before the delay")
 	}
 	mustPass(t, l, start.Add(testDelay))
 	if len(n.state.Frontends) != 0 || len(n.state.VIPs) != 0 || len(n.state.Endpoints) != 0 || len(n.state.NodeTables) != 0 {
-		t.Errorf("left in the maps: %+v", n.state)
+		t.Errorf("remaining entries: %+v", n.state)
 	}
 }
 
@@ -81,7 +81,7 @@ func TestServiceWithTwoVIPs(t *testing.T) {
 	mustPass(t, l, start)
 	mustPass(t, l, start.Add(testDelay))
 	if len(n.state.Frontends) != 1 || n.routes[vipOf(1)] || !n.routes[vipOf(2)] || len(n.state.Endpoints) != 2 {
-		t.Errorf("with one of them gone: frontends %v, routes %v, endpoints %v", n.state.Frontends, n.routes, n.state.Endpoints)
+		t.Errorf("after the removal of one: frontends %v, routes %v, endpoints %v", n.state.Frontends, n.routes, n.state.Endpoints)
 	}
 }
 
@@ -102,7 +102,7 @@ func TestRemovalIsForgotten(t *testing.T) {
 	mustPass(t, l, start.Add(testDelay/2))
 	mustPass(t, l, start.Add(testDelay))
 	if len(n.state.Frontends) != 1 {
-		t.Error("removed although its second delay was not over")
+		t.Error("the frontend was removed before the second delay")
 	}
 }
 
@@ -117,7 +117,7 @@ func TestFailedListen(t *testing.T) {
 	n.fails = func(what string) bool { return what == "Set" }
 	for i := range 2 {
 		if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
-			t.Fatalf("error %v, want the injected one", err)
+			t.Fatalf("error %v, want the injected error", err)
 		}
 	}
 	if len(n.routes) != 0 || len(n.state.Frontends) != 0 {
@@ -136,16 +136,16 @@ func TestFailedWrite(t *testing.T) {
 	addService(objects, 2, false, 1, 0)
 	n.fails = func(what string) bool { return what == "PutFrontend" }
 	if _, err := l.pass(start); !errors.Is(err, errInjected) {
-		t.Fatalf("error %v, want the injected one", err)
+		t.Fatalf("error %v, want the injected error", err)
 	}
 	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
-		t.Errorf("routes %v, want that of the first Service", n.routes)
+		t.Errorf("routes = %v, want only that of the first Service", n.routes)
 	}
 	if !errors.Is(n.observation.ProgramError, errInjected) {
-		t.Errorf("observed %v, want the injected error", n.observation.ProgramError)
+		t.Errorf("ProgramError = %v, want the injected error", n.observation.ProgramError)
 	}
 	if reason := n.observation.Decisions[1].Reason; reason != announce.ReasonNotProgrammed {
-		t.Errorf("second Service not announced for reason %q", reason)
+		t.Errorf("reason of the second Service = %q", reason)
 	}
 	n.fails = func(string) bool { return false }
 	mustPass(t, l, start)
@@ -167,11 +167,11 @@ func TestFailedWriteReadsLittle(t *testing.T) {
 	n.fails = func(what string) bool { return what == "PutFrontend" }
 	for range 3 {
 		if _, err := l.pass(start); !errors.Is(err, errInjected) {
-			t.Fatalf("error %v, want the injected one", err)
+			t.Fatalf("error %v, want the injected error", err)
 		}
 	}
 	if n.dumps != dumps {
-		t.Errorf("the maps were read %d times", n.dumps-dumps)
+		t.Errorf("the maps were read %d more times", n.dumps-dumps)
 	}
 }
 
@@ -194,26 +194,26 @@ func TestFailedWriteDelaysNoOtherWrite(t *testing.T) {
 	}
 	for i := range 3 {
 		if _, err := l.pass(start.Add(time.Duration(i) * testDelay)); !errors.Is(err, errInjected) {
-			t.Fatalf("error %v, want the injected one", err)
+			t.Fatalf("error %v, want the injected error", err)
 		}
 		if !n.routes[vipOf(1)] || !n.routes[vipOf(2)] || n.routes[vipOf(3)] {
-			t.Fatalf("pass %d: routes %v, want those of the first two Services", i+1, n.routes)
+			t.Fatalf("pass %d: routes = %v, want those of the first two Services", i+1, n.routes)
 		}
 		if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
 			return p.Reason == millracev1beta1.ReasonProgrammingFailed && strings.Contains(p.Message, failed.String())
 		}) {
-			t.Errorf("problems %v, want one of %s", n.observation.Problems, failed)
+			t.Errorf("problems = %v, want one for %s", n.observation.Problems, failed)
 		}
 	}
 	for key := range n.state.Frontends {
 		if key.VIP == vipOf(3) {
-			t.Errorf("%s is not removed", key)
+			t.Errorf("%s was not removed", key)
 		}
 	}
 	n.refuses = func(forwarding.Op) bool { return false }
 	mustPass(t, l, start.Add(3*testDelay))
 	if _, found := n.state.Frontends[failed]; !found || len(n.observation.Problems) > 1 {
-		t.Errorf("programmed: %t, problems %v", found, n.observation.Problems)
+		t.Errorf("programmed = %t, problems = %v", found, n.observation.Problems)
 	}
 }
 
@@ -233,10 +233,10 @@ func TestFailedWriteAfterRestart(t *testing.T) {
 	}
 	n.routes = map[netip.Addr]bool{}
 	if _, err := newLoop(n, objects).pass(start); !errors.Is(err, errInjected) {
-		t.Fatalf("error %v, want the injected one", err)
+		t.Fatalf("error %v, want the injected error", err)
 	}
 	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
-		t.Errorf("routes %v, want that of the first Service", n.routes)
+		t.Errorf("routes = %v, want only that of the first Service", n.routes)
 	}
 }
 
@@ -252,19 +252,19 @@ func TestUnreadableMaps(t *testing.T) {
 	n.fails = func(what string) bool { return what == "PutFrontend" || what == "ReadBack" || what == "Dump" }
 	for range 2 {
 		if _, err := l.pass(start); !errors.Is(err, errInjected) {
-			t.Fatalf("error %v, want the injected one", err)
+			t.Fatalf("error %v, want the injected error", err)
 		}
 	}
 	if n.sets != sets || !n.routes[vipOf(1)] {
 		t.Errorf("%d Sets, then %d; routes %v", sets, n.sets, n.routes)
 	}
 	if len(n.observation.Decisions) != 1 || n.observation.ProgramError == nil {
-		t.Errorf("observation %+v, want the last decision and the error", n.observation)
+		t.Errorf("observation = %+v, want the previous decision and the error", n.observation)
 	}
 	n.fails = func(string) bool { return false }
 	mustPass(t, l, start)
 	if !n.routes[vipOf(2)] {
-		t.Error("second Service not announced after the maps were readable again")
+		t.Error("the second Service is not announced after the maps became readable")
 	}
 }
 
@@ -283,10 +283,10 @@ func TestAttachment(t *testing.T) {
 	}
 	for range 2 {
 		if _, err := l.pass(start); !errors.Is(err, errInjected) {
-			t.Fatalf("error %v, want the injected one", err)
+			t.Fatalf("error %v, want the injected error", err)
 		}
 		if len(n.routes) != 0 {
-			t.Fatal("announced without programs")
+			t.Fatal("announced although no program is attached")
 		}
 	}
 	mustPass(t, l, start)
@@ -302,7 +302,7 @@ func TestAttachment(t *testing.T) {
 	n.uplinks = nil
 	mustPass(t, l, start)
 	if len(n.routes) != 0 {
-		t.Error("announced without an uplink")
+		t.Error("announced although no uplink exists")
 	}
 }
 
@@ -321,7 +321,7 @@ func TestRestartWritesNothing(t *testing.T) {
 		t.Errorf("steps of the second agent: %v, want Set alone", n.steps)
 	}
 	if diff := cmp.Diff(routes, n.routes); diff != "" {
-		t.Errorf("routes differ: %s", diff)
+		t.Errorf("routes after the restart differ: %s", diff)
 	}
 }
 
@@ -381,10 +381,10 @@ func checkFill(t *testing.T, l *loop) {
 	have, fill := l.maps.Have(), l.maps.Usage()
 	if have == nil || fill == nil {
 		if have != nil || fill != nil {
-			t.Errorf("maps known: %t, usage known: %t", have != nil, fill != nil)
+			t.Errorf("maps known = %t, usage known = %t", have != nil, fill != nil)
 		}
 	} else if want := have.Usage(); *fill != *want {
-		t.Errorf("the maps are full by %+v, and hold %+v", *fill, *want)
+		t.Errorf("usage = %+v, but the maps contain %+v", *fill, *want)
 	}
 }
 
@@ -440,10 +440,10 @@ func TestFullMap(t *testing.T) {
 	if !slices.ContainsFunc(n.observation.Problems, func(p model.Problem) bool {
 		return p.Reason == millracev1beta1.ReasonMapFull
 	}) {
-		t.Fatalf("problems %v, want %s", n.observation.Problems, millracev1beta1.ReasonMapFull)
+		t.Fatalf("problems = %v, want %s", n.observation.Problems, millracev1beta1.ReasonMapFull)
 	}
 	if !n.routes[vipOf(1)] || n.routes[vipOf(2)] {
-		t.Fatalf("routes %v, want that of the first Service", n.routes)
+		t.Fatalf("routes = %v, want only that of the first Service", n.routes)
 	}
 	objects.Services, objects.VIPs = objects.Services[1:], objects.VIPs[1:]
 	now := start
@@ -470,22 +470,22 @@ func TestShortGapOfEndpoints(t *testing.T) {
 	ready := objects.EndpointSlices
 	objects.EndpointSlices = nil
 	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.routes.UnreadyDelay {
-		t.Errorf("routes %v, again in %s", n.routes, again)
+		t.Errorf("routes = %v, next pass in %s", n.routes, again)
 	}
 	objects.EndpointSlices = ready
 	mustPass(t, l, start.Add(l.routes.UnreadyDelay-1))
 	objects.EndpointSlices = nil
 	mustPass(t, l, start.Add(l.routes.UnreadyDelay))
 	if !n.routes[vipOf(1)] {
-		t.Error("withdrawn in a short gap")
+		t.Error("the route was withdrawn during a short gap")
 	}
 	mustPass(t, l, start.Add(2*l.routes.UnreadyDelay))
 	if n.routes[vipOf(1)] {
-		t.Error("announced without an endpoint")
+		t.Error("announced without endpoints")
 	}
 	objects.EndpointSlices = ready
 	mustPass(t, l, start.Add(2*l.routes.UnreadyDelay))
 	if !n.routes[vipOf(1)] {
-		t.Error("an endpoint does not announce at once")
+		t.Error("a new endpoint is not announced immediately")
 	}
 }

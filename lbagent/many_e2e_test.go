@@ -64,14 +64,14 @@ func TestOneMore(t *testing.T) {
 	w.populateNodes()
 	start := time.Now()
 	w.createServices(many)
-	t.Logf("%d Services created in %s", many, time.Since(start).Round(time.Millisecond))
+	t.Logf("%d Services were created within %s", many, time.Since(start).Round(time.Millisecond))
 	w.Await(30*time.Minute, "all Services have a VIP", func() bool { return w.countVIPs() == many })
-	t.Logf("all have a VIP %s after the first was created", time.Since(start).Round(time.Millisecond))
+	t.Logf("all VIPs were assigned %s after the first creation", time.Since(start).Round(time.Millisecond))
 	routes := w.monitorRoutes()
 	start = time.Now()
 	agent := w.start()
 	first := w.awaitArrivals(routes, many)
-	t.Logf("in the router's kernel after the start of the agent: the first after %s, all after %s",
+	t.Logf("in the router's kernel after the start of the agent: first route after %s, all routes after %s",
 		first.Sub(start).Round(time.Millisecond), time.Since(start).Round(time.Millisecond))
 
 	var all []phases
@@ -82,8 +82,8 @@ func TestOneMore(t *testing.T) {
 		all = append(all, took)
 	}
 	slices.SortFunc(all, func(a, b phases) int { return cmp.Compare(a.routed, b.routed) })
-	t.Logf("one more: median %s, longest %s", all[len(all)/2].routed.Round(time.Millisecond), all[len(all)-1].routed.Round(time.Millisecond))
-	t.Logf("memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
+	t.Logf("one additional Service: median %s, longest %s", all[len(all)/2].routed.Round(time.Millisecond), all[len(all)-1].routed.Round(time.Millisecond))
+	t.Logf("resident memory of the agent: %s", residentMemory(t, agent.cmd.Process.Pid))
 }
 
 // A node that was cut off becomes ready again; a report may be delayed by 40 s. Then the switch drops long
@@ -273,7 +273,7 @@ func (w *world) monitorRoutes() <-chan arrival {
 	if err := netlink.RouteSubscribeWithOptions(updates, done, netlink.RouteSubscribeOptions{
 		Namespace: &space, ReceiveBufferSize: 64 << 20, ReceiveBufferForceSize: true,
 		// Lost notifications fail the test by missing routes.
-		ErrorCallback: func(err error) { w.t.Logf("follow the router's routes: %v", err) },
+		ErrorCallback: func(err error) { w.t.Logf("watch the router's routes: %v", err) },
 	}); err != nil {
 		w.t.Fatal(err)
 	}
@@ -306,7 +306,7 @@ func (w *world) awaitArrivals(routes <-chan arrival, count int) (first time.Time
 			}
 			arrived[route.address] = struct{}{}
 		case <-deadline:
-			w.t.Fatalf("%d of %d routes in the router's kernel", len(arrived), count)
+			w.t.Fatalf("%d of %d routes are in the router's kernel", len(arrived), count)
 		}
 	}
 	return first
@@ -373,7 +373,7 @@ func (w *world) awaitQuiet() {
 		select {
 		case <-time.After(time.Second):
 		case <-deadline:
-			w.t.Fatalf("the agent repeats passes: %d so far", passes)
+			w.t.Fatalf("the agent keeps running passes: %d so far", passes)
 		}
 	}
 }
@@ -382,7 +382,7 @@ func (w *world) passes() (count int, took time.Duration) {
 	w.t.Helper()
 	code, body := w.scrape(scraper)
 	if code != http.StatusOK {
-		w.t.Fatalf("the agent's metrics: status %d, %s", code, body)
+		w.t.Fatalf("metrics of the agent: status %d, %s", code, body)
 	}
 	for line := range strings.Lines(body) {
 		name, text, _ := strings.Cut(strings.TrimSpace(line), " ")

@@ -123,12 +123,12 @@ func (n *node) check(after string) {
 	}
 	for vip := range n.routes {
 		if _, ours := n.state.VIPs[vip]; !ours || !programmed[vip] {
-			n.t.Fatalf("after %s, VIP %s is announced and not programmed", after, vip)
+			n.t.Fatalf("after %s: VIP %s is announced, but not programmed", after, vip)
 		}
 	}
 	for key, frontend := range n.state.Frontends {
 		if n.closed[key.VIP] && frontend.Ranges == 0 {
-			n.t.Fatalf("after %s, %s is open to everybody", after, key)
+			n.t.Fatalf("after %s: %s admits all clients", after, key)
 		}
 	}
 }
@@ -159,7 +159,7 @@ func (n *node) ReadBack(state *forwarding.State, failed []forwarding.Op) error {
 		*state = *used(state)
 	}
 	if !reflect.DeepEqual(state, held) {
-		n.t.Fatalf("after %v failed, read back\n%+v\nthe maps hold\n%+v", failed, state, held)
+		n.t.Fatalf("failed operations %v: read state\n%+v\nmaps contain\n%+v", failed, state, held)
 	}
 	return nil
 }

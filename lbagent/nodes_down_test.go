@@ -57,25 +57,25 @@ func TestNodeDown(t *testing.T) {
 	mustPass(t, l, start)
 	before, _ := rowsOf(n.state)
 	if before[2] == 0 || len(j.want.Targets) != 1 || j.want.Self != 1 {
-		t.Fatalf("rows %v, probed %+v", before, j.want)
+		t.Fatalf("rows = %v, probed = %+v", before, j.want)
 	}
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}}
 	again := mustPass(t, l, start)
 	rows, chains := rowsOf(n.state)
 	if rows[2] != 0 || chains[2] != 0 || rows[1] != before[1]+before[2] {
-		t.Errorf("rows %v, chains %v, want nothing of node 2", rows, chains)
+		t.Errorf("rows = %v, chains = %v, want none of node 2", rows, chains)
 	}
 	if node, found := n.state.Nodes[2]; !found || !node.Down {
-		t.Errorf("node 2 is %+v, want it down", node)
+		t.Errorf("node 2 = %+v, want it down", node)
 	}
 	if len(n.targets) != 0 || len(j.want.Targets) != 1 {
-		t.Errorf("hops to %v, probes to %v; want none, and one", n.targets, j.want.Targets)
+		t.Errorf("hops to %v, probes to %v; want none and one", n.targets, j.want.Targets)
 	}
 	if !n.routes[vipOf(1)] {
-		t.Error("the VIP is not announced any more, though pods of this node serve it")
+		t.Error("the VIP is no longer announced although local pods serve it")
 	}
 	if len(n.observation.NodeHealth.Down) != 0 || again < nodehealth.ReportAfter || again > nodehealth.ReportAfter+nodehealth.ReportSpread {
-		t.Errorf("reported immediately: %+v; again in %s", n.observation.NodeHealth, again)
+		t.Errorf("reported immediately: %+v; next pass in %s", n.observation.NodeHealth, again)
 	}
 	mustPass(t, l, start.Add(again))
 	if !slices.Equal(n.observation.NodeHealth.Down, []string{otherNode}) {
@@ -84,7 +84,7 @@ func TestNodeDown(t *testing.T) {
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(again))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || n.state.Nodes[2].Down || len(n.targets) != 1 {
-		t.Errorf("rows %v, node %+v after its return", rows, n.state.Nodes[2])
+		t.Errorf("after the recovery: rows %v, node %+v", rows, n.state.Nodes[2])
 	}
 	if len(n.observation.NodeHealth.Down) != 0 {
 		t.Errorf("got %v", n.observation.NodeHealth.Down)
@@ -107,7 +107,7 @@ func TestNodeDownWithAllPods(t *testing.T) {
 	mustPass(t, l, start)
 	for key, frontend := range n.state.Frontends {
 		if !frontend.Refuses || n.routes[key.VIP] {
-			t.Errorf("%s: refuses %t, announced %t", key, frontend.Refuses, n.routes[key.VIP])
+			t.Errorf("%s: Refuses = %t, announced = %t", key, frontend.Refuses, n.routes[key.VIP])
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestMinority(t *testing.T) {
 		return marked
 	}
 	if len(n.routes) != 3 || leaving() != 0 {
-		t.Fatalf("announced are %v, %d of them to be left", n.routes, leaving())
+		t.Fatalf("announced = %v, %d with GRACEFUL_SHUTDOWN, want 3 and 0", n.routes, leaving())
 	}
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: start}, CutOff: true}
 	again := mustPass(t, l, start)
@@ -144,14 +144,14 @@ func TestMinority(t *testing.T) {
 	mustPass(t, l, start.Add(max(again, time.Hour)))
 	mustPass(t, l, start.Add(2*time.Hour))
 	if rows, _ := rowsOf(n.state); rows[2] != 0 || rows[1] == 0 {
-		t.Errorf("rows are %v, want this node's own endpoints", rows)
+		t.Errorf("rows = %v, want the local endpoints", rows)
 	}
 	if len(n.routes) != 3 || leaving() != 3 {
-		t.Errorf("announced are %v, %d of them to be left; want all three", n.routes, leaving())
+		t.Errorf("announced = %v, %d with GRACEFUL_SHUTDOWN; want all three", n.routes, leaving())
 	}
 	for key, frontend := range n.state.Frontends {
 		if frontend.Refuses != (key.VIP == vipOf(2)) {
-			t.Errorf("%s: refuses is %t", key, frontend.Refuses)
+			t.Errorf("%s: Refuses = %t", key, frontend.Refuses)
 		}
 	}
 	if !n.observation.NodeHealth.CutOff {
@@ -160,7 +160,7 @@ func TestMinority(t *testing.T) {
 	j.verdict = membership.Verdict{}
 	mustPass(t, l, start.Add(2*time.Hour))
 	if len(n.routes) != 3 || leaving() != 0 || n.observation.NodeHealth.CutOff {
-		t.Errorf("announced are %v, %d of them to be left, got %+v", n.routes, leaving(), n.observation.NodeHealth)
+		t.Errorf("announced = %v, %d with GRACEFUL_SHUTDOWN, node health %+v", n.routes, leaving(), n.observation.NodeHealth)
 	}
 }
 
@@ -178,10 +178,10 @@ func TestCutOff(t *testing.T) {
 	n.steps = nil
 	mustPass(t, l, start.Add(nodehealth.ReportAfter+nodehealth.ReportSpread))
 	if rows, _ := rowsOf(n.state); rows[2] == 0 || len(n.state.Nodes) != len(before.Nodes) || !n.routes[vipOf(1)] {
-		t.Errorf("rows %v, steps %v", rows, n.steps)
+		t.Errorf("rows = %v, steps = %v", rows, n.steps)
 	}
 	if routes := n.want.Routes["router"]; len(routes) != 1 || !slices.Contains(routes[0].Communities, 0xffff0000) {
-		t.Errorf("the routes are %+v, want one to be left", routes)
+		t.Errorf("routes = %+v, want one with GRACEFUL_SHUTDOWN", routes)
 	}
 	if !slices.Equal(n.observation.NodeHealth.Held, []string{otherNode}) || !n.observation.NodeHealth.CutOff {
 		t.Errorf("got %+v", n.observation.NodeHealth)

@@ -51,11 +51,11 @@ func TestOccupied(t *testing.T) {
 					}
 					_, programmed := n.state.VIPs[vipOf(1)]
 					if programmed == occupied || n.routes[vipOf(1)] == occupied {
-						t.Errorf("programmed is %t, announced is %t", programmed, n.routes[vipOf(1)])
+						t.Errorf("programmed = %t, announced = %t", programmed, n.routes[vipOf(1)])
 					}
 					for key := range n.state.Frontends {
 						if occupied && key.VIP == vipOf(1) {
-							t.Errorf("%s is in the maps", key)
+							t.Errorf("%s is in the maps, want it removed", key)
 						}
 					}
 					if _, programmed := n.state.VIPs[vipOf(2)]; !programmed || !n.routes[vipOf(2)] {

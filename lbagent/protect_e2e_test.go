@@ -48,7 +48,7 @@ func TestAgentMetrics(t *testing.T) {
 		w.Await(30*time.Second, fmt.Sprintf("status %d with token %q", want, token), func() bool {
 			code, body := w.scrape(token)
 			if code == http.StatusOK || strings.Contains(body, "millrace_") {
-				t.Errorf("with token %q: status %d, want %d; body %s", token, code, want, body)
+				t.Errorf("token %q: status %d, want %d; body %s", token, code, want, body)
 			}
 			return code == want
 		})

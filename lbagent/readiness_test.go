@@ -67,7 +67,7 @@ func TestAllUnreadySimultaneously(t *testing.T) {
 			t.Errorf("the Services are served: %t, %t; want %t, %t", serves(1), serves(2), first, second)
 		}
 		if got := n.observation.Unready; got.Endpoints != endpoints {
-			t.Errorf("served unready are %+v, want %d", got, endpoints)
+			t.Errorf("Unready = %+v, want %d endpoints", got, endpoints)
 		}
 	}
 	pass(true, true, 0)
@@ -89,6 +89,6 @@ func TestAllUnreadySimultaneously(t *testing.T) {
 	current = objects
 	pass(true, true, 0)
 	if served := (readiness.Served{}); n.observation.Unready != served {
-		t.Errorf("served unready are %+v", n.observation.Unready)
+		t.Errorf("Unready = %+v, want zero", n.observation.Unready)
 	}
 }

@@ -27,12 +27,12 @@ func TestRelease(t *testing.T) {
 	w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
 	if got := w.communities(); got != "" {
-		t.Errorf("the route has the communities %q from the start", got)
+		t.Errorf("communities of the first route = %q, want none", got)
 	}
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseDraining, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "the route as one to be left", func() bool { return strings.Contains(w.communities(), "graceful-shutdown") })
 	if !w.announced() {
-		t.Error("the router does not use the only path that it has")
+		t.Error("the router does not use its only path")
 	}
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })

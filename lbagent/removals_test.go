@@ -37,18 +37,18 @@ func TestMistakenRemovals(t *testing.T) {
 			current = &rest
 			for after := time.Duration(0); after < limit; after += limit / 4 {
 				if again := mustPass(t, l, start.Add(after)); again == 0 || again > limit {
-					t.Errorf("again in %s", again)
+					t.Errorf("next pass in %s", again)
 				}
 				if !n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
-					t.Fatalf("given up %s after the removal", after)
+					t.Fatalf("released %s after the removal", after)
 				}
 				if len(n.observation.Held) == 0 {
-					t.Error("no condition reports that objects are held")
+					t.Error("no condition reports the held objects")
 				}
 			}
 			mustPass(t, l, start.Add(limit))
 			if n.routes[vipOf(1)] || len(n.observation.Held) != 0 {
-				t.Errorf("announced %t, held %v after the hold", n.routes[vipOf(1)], n.observation.Held)
+				t.Errorf("after the hold time: announced = %t, held = %v", n.routes[vipOf(1)], n.observation.Held)
 			}
 		})
 	}

@@ -41,10 +41,10 @@ func (w *world) retainConnections() {
 	})
 	for end := time.Now().Add(3 * time.Second); time.Now().Before(end); {
 		if err := old.ask(); err != nil || old.endpoint != previous {
-			w.t.Fatalf("the connection to %s, which left its EndpointSlice: answer of %s, error %v", previous, old.endpoint, err)
+			w.t.Fatalf("connection to removed endpoint %s: reply from %s, error %v", previous, old.endpoint, err)
 		}
 		if connection := w.dialVIP(); connection == nil || connection.ask() != nil || connection.endpoint != current {
-			w.t.Fatalf("a new connection got %+v, want endpoint %s", connection, current)
+			w.t.Fatalf("new connection = %+v, want endpoint %s", connection, current)
 		}
 	}
 	// The other endpoint is on the other node, which alone can verify it.

@@ -141,7 +141,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	w.start()
 	w.Await(30*time.Second, "the VIP at the router with an address", w.announced)
 	if routes := second.KernelRoutes(); len(routes) > 0 {
-		t.Errorf("the router that is no gateway yet has %v", routes)
+		t.Errorf("the second router has routes before it is a gateway: %v", routes)
 	}
 	// Via the link-local gateway, then via the other one only.
 	run(t, "ip -6 route add default via fe80::11 dev eth1")
@@ -158,7 +158,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	run(t, "ip route replace default via 198.51.100.9")
 	second.Await(30*time.Second, "withdrawn where the gateway is another one", func() bool { return !at() })
 	if !w.announced() {
-		t.Error("the router that has a peerAddress lost the VIP")
+		t.Error("the router with a peerAddress lost the VIP")
 	}
 }
 

@@ -36,14 +36,14 @@ func TestUninstall(t *testing.T) {
 	}
 	began := time.Now()
 	if err := second.end(syscall.SIGTERM); err != nil {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("the agent exited with %v", err)
 	}
 	config := DefaultConfig()
 	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+shutdown.Timeout {
-		t.Errorf("the agent ended after %s", took)
+		t.Errorf("the agent exited after %s", took)
 	}
 	if w.announced() {
-		t.Error("the router has a route of an agent that is uninstalled")
+		t.Error("the router still has a route of an uninstalled agent")
 	}
 }
 
@@ -65,14 +65,14 @@ func TestNodeShutdown(t *testing.T) {
 	}
 	began := time.Now()
 	if err := a.end(syscall.SIGTERM); err != nil {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("the agent exited with %v", err)
 	}
 	config := DefaultConfig()
 	if took := time.Since(began); took < config.DrainDelay || took > config.DrainDelay+config.WithdrawDelay+shutdown.Timeout {
-		t.Errorf("the agent ended after %s", took)
+		t.Errorf("the agent exited after %s", took)
 	}
 	if w.announced() {
-		t.Error("the router has a route of a node that shuts down")
+		t.Error("the router still has a route of a node that shuts down")
 	}
 }
 

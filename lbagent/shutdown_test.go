@@ -26,22 +26,22 @@ func TestUninstalledNodeWithdraws(t *testing.T) {
 	mustPass(t, l, start)
 	ending.begun = true
 	if again := mustPass(t, l, start); !n.routes[vipOf(1)] || again == 0 || again > l.routes.DrainDelay {
-		t.Errorf("routes %v, again in %s", n.routes, again)
+		t.Errorf("routes = %v, next pass in %s", n.routes, again)
 	}
 	for _, routes := range n.want.Routes {
 		if got := routes[0].Communities; len(got) != 1 || got[0] != 0xffff0000 {
-			t.Errorf("communities %x, want GRACEFUL_SHUTDOWN", got)
+			t.Errorf("communities = %x, want GRACEFUL_SHUTDOWN", got)
 		}
 	}
 	if ending.withdrawn {
-		t.Error("reported as withdrawn before it is")
+		t.Error("reported as withdrawn before the withdrawal")
 	}
 	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || !ending.withdrawn {
-		t.Errorf("routes %v, reported as withdrawn: %t", n.routes, ending.withdrawn)
+		t.Errorf("routes = %v, reported as withdrawn = %t", n.routes, ending.withdrawn)
 	}
 	if len(n.state.Frontends) != 1 {
-		t.Error("the maps do not forward any more")
+		t.Error("the maps no longer forward")
 	}
 }
 
@@ -61,15 +61,15 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	mustPass(t, l, start)
 	for _, routes := range n.want.Routes {
 		if got := routes[0].Communities; len(got) != 1 || got[0] != 0xffff0000 {
-			t.Errorf("communities %x, want GRACEFUL_SHUTDOWN", got)
+			t.Errorf("communities = %x, want GRACEFUL_SHUTDOWN", got)
 		}
 	}
 	if !n.routes[vipOf(1)] || !ending.shutsDown {
-		t.Errorf("routes %v, shutting down: %t", n.routes, ending.shutsDown)
+		t.Errorf("routes = %v, shutting down = %t", n.routes, ending.shutsDown)
 	}
 	mustPass(t, l, start.Add(l.routes.DrainDelay))
 	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
-		t.Errorf("routes %v, %d frontends", n.routes, len(n.state.Frontends))
+		t.Errorf("routes = %v, %d frontends", n.routes, len(n.state.Frontends))
 	}
 	// A cordoned node waits for its LBNode, because others must see that, too.
 	objects.Node = objects.Node.DeepCopy()
@@ -78,6 +78,6 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	mustPass(t, l, start.Add(2*l.routes.DrainDelay))
 	mustPass(t, l, start.Add(3*l.routes.DrainDelay))
 	if !n.routes[vipOf(1)] || ending.shutsDown {
-		t.Errorf("routes %v, shutting down: %t", n.routes, ending.shutsDown)
+		t.Errorf("routes = %v, shutting down = %t", n.routes, ending.shutsDown)
 	}
 }

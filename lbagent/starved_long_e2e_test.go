@@ -92,7 +92,7 @@ func (n *trio) checkVerdicts() {
 		}
 		for _, words := range []string{"More nodes are down than are left", "The agent is stuck"} {
 			if said(log, words) > 0 {
-				n.t.Errorf("%s has %q", by, words)
+				n.t.Errorf("log of %s contains %q", by, words)
 			}
 		}
 	}
@@ -128,7 +128,7 @@ func starve(t *testing.T, process, thousandths int) (feed func()) {
 	} else {
 		_ = unix.Unmount(root, 0)
 		if err := unix.Mount("none", root, "cgroup", 0, "cpu"); err != nil {
-			t.Fatalf("limit the processor time: no cgroup with the controller cpu: %v", err)
+			t.Fatalf("no cgroup with the cpu controller: %v", err)
 		}
 		begin()
 		write(group+"/cpu.cfs_period_us", strconv.Itoa(period))
@@ -198,7 +198,7 @@ func TestStarvedAgent(t *testing.T) {
 		t.Helper()
 		for end := time.Now().Add(limit); time.Now().Before(end); {
 			if !n.isAnnouncedBy(nodeAddress) || !n.isAnnouncedBy("198.51.100.3") {
-				t.Fatal("a node that lives has lost its route")
+				t.Fatal("a running node lost its route")
 			}
 		}
 	}
@@ -223,9 +223,9 @@ func TestStarvedAgent(t *testing.T) {
 	})
 	close(stop)
 	if most := <-worst; most >= 6 {
-		t.Errorf("%d health checks failed in a row: the kubelet would restart the agent", most)
+		t.Errorf("%d consecutive health checks failed: the kubelet would restart the agent", most)
 	} else {
-		t.Logf("%d health checks failed in a row at most", most)
+		t.Logf("at most %d consecutive health checks failed", most)
 	}
 	feed()
 	n.checkVerdicts()
@@ -252,11 +252,11 @@ func TestStoppedAmongOthers(t *testing.T) {
 	n.Await(10*time.Second, "the third node back", func() bool {
 		return strings.Contains(n.logs[thisNode].String(), "Node is no longer considered down")
 	})
-	t.Logf("the third node is back after %s", time.Since(resumed).Round(time.Millisecond))
+	t.Logf("the third node is up again after %s", time.Since(resumed).Round(time.Millisecond))
 	n.hasOnlyFrom(10*time.Second, 20*time.Second)
 	n.checkVerdicts()
 	if times := n.taken(thisNode, thirdNode); times != 1 {
-		t.Errorf("%s was taken for down %d times", thirdNode, times)
+		t.Errorf("%s was reported as down %d times, want once", thirdNode, times)
 	}
 }
 

@@ -127,10 +127,10 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 	w.Await(40*time.Second, "that nothing is kept in the log once more", func() bool { return said(log, "Could not write the checkpoint") == 2 })
 	now, err := os.ReadFile(file)
 	if err != nil || string(now) != string(before) {
-		t.Errorf("the checkpoint is another one, of %d bytes in place of %d: %v", len(now), len(before), err)
+		t.Errorf("the checkpoint changed to %d bytes from %d: %v", len(now), len(before), err)
 	}
 	if exists(filepath.Join(w.stateDir, "objects.new")) {
-		t.Error("a partial checkpoint was left")
+		t.Error("a partial checkpoint remains")
 	}
 	heal()
 	w.Await(40*time.Second, "the checkpoint of now", func() bool {
@@ -138,19 +138,19 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 		return err == nil && string(now) != string(before)
 	})
 	if err := running.end(unix.SIGTERM); err != nil {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("the agent exited with %v", err)
 	}
 
 	w.kubeconfig = w.awayKubeconfig()
 	w.start()
 	w.Await(30*time.Second, "an agent that goes on without the API server", ready)
 	if w.announced() {
-		t.Error("an agent announces by a checkpoint what was gone")
+		t.Error("a removed VIP is announced from the checkpoint")
 	}
 	var out bytes.Buffer
 	request := Request{Command: "history", History: &consoleapi.HistoryQuery{}}
 	if err := Query(t.Context(), consoleapi.Socket, request, &out); err != nil || !strings.Contains(out.String(), "Ended") {
-		t.Errorf("the history is %s, error %v; want the end of the first agent in it", out.String(), err)
+		t.Errorf("history = %s, error %v; want the exit of the first agent", out.String(), err)
 	}
 }
 
@@ -171,13 +171,13 @@ func TestReadOnlyPins(t *testing.T) {
 	w.replaceVIP()
 	w.Await(30*time.Second, "the VIP that is new", func() bool { return w.KernelRoutes()[otherVIP] == nodeAddress && ready() })
 	if err := running.end(unix.SIGTERM); err != nil {
-		t.Errorf("the agent ended with %v", err)
+		t.Errorf("the agent exited with %v", err)
 	}
 	if err := w.start().cmd.Wait(); err == nil || said(log, "remount,rw") == 0 {
-		t.Errorf("the next agent ended with %v", err)
+		t.Errorf("the next agent exited with %v", err)
 	}
 	if w.KernelRoutes()[otherVIP] != nodeAddress {
-		t.Error("the router has lost the route")
+		t.Error("the router lost the route")
 	}
 	reconfigure(t, directory, "rw")
 	w.start()

@@ -70,7 +70,7 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 	look := func() bool {
 		routes := w.KernelRoutes()
 		if routes[vip] != "" {
-			w.t.Fatalf("%s after the agent resumed the router has a route to a removed VIP", time.Since(began))
+			w.t.Fatalf("%s after the agent was resumed, the router has a route to a removed VIP", time.Since(began))
 		}
 		return routes[otherVIP] == nodeAddress
 	}
@@ -78,7 +78,7 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 	w.t.Logf("the new VIP was announced after %s", time.Since(began))
 	for time.Since(began) < watched {
 		if !look() {
-			w.t.Fatalf("the VIP that is new was lost after %s", time.Since(began))
+			w.t.Fatalf("the new VIP was withdrawn after %s", time.Since(began))
 		}
 	}
 }
@@ -113,20 +113,20 @@ func TestStoppedAgent(t *testing.T) {
 		// Of nine seconds: the router receives nothing, and the agent's own timer must not count them.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			if !w.announced() {
-				t.Fatal("the route was withdrawn while the agent was stopped for less than the hold time")
+				t.Fatal("the route was withdrawn although the agent was stopped for less than the hold time")
 			}
 		}
 		resume()
 		w.keepsRoute(4 * time.Second)
 	}
 	if now := established(); !since.Equal(now) {
-		t.Errorf("the session of %s was recreated: %s", since, now)
+		t.Errorf("the session of %s was re-established: %s", since, now)
 	}
 
 	resume := a.stop()
 	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
 	if line.Drop() == 0 {
-		t.Fatal("the agent has no connection with the API server")
+		t.Fatal("the agent has no connection to the API server")
 	}
 	w.replaceVIP()
 	resume()

@@ -53,16 +53,16 @@ func TestStoppedOnLink(t *testing.T) {
 	resumed, told := time.Now(), time.Duration(0)
 	for time.Since(resumed) < 15*time.Second {
 		if at := w.neighbour(vip); at != elsewhereMAC {
-			t.Fatalf("%s after it resumed the node announced a removed VIP at %s", time.Since(resumed), at)
+			t.Fatalf("%s after it was resumed, the node announced a removed VIP with MAC %s", time.Since(resumed), at)
 		}
 		if told == 0 && w.neighbour(otherVIP) == own {
 			told = time.Since(resumed)
 		}
 	}
 	if told == 0 {
-		t.Error("the router was not informed of the VIP that is new")
+		t.Error("the router was not notified of the new VIP")
 	}
-	t.Logf("the router was informed of the VIP that is new after %s", told.Round(time.Millisecond))
+	t.Logf("the router was notified of the new VIP after %s", told.Round(time.Millisecond))
 }
 
 // hasElsewhere sets the router's neighbour entry of a VIP to elsewhereMAC; only an announcement changes it.

@@ -199,17 +199,17 @@ func (o *outcome) compare(t *testing.T, other *outcome) {
 	t.Helper()
 	for _, key := range slices.SortedFunc(maps.Keys(o.Frontends), forwarding.FrontendKey.Compare) {
 		if want, got := o.Frontends[key], other.Frontends[key]; !reflect.DeepEqual(want, got) {
-			t.Errorf("%s does something else than without failures: %+v admitting %v, want %+v admitting %v (owners equal: %t, endpoints equal: %t)",
+			t.Errorf("%s differs from the run without failures: %+v admitting %v, want %+v admitting %v (owners equal: %t, endpoints equal: %t)",
 				key, got.Entry, got.Admits, want.Entry, want.Admits,
 				reflect.DeepEqual(want.Owners, got.Owners) && reflect.DeepEqual(want.ZoneOwners, got.ZoneOwners), reflect.DeepEqual(want.Endpoints, got.Endpoints))
 		}
 	}
 	if len(o.Frontends) != len(other.Frontends) {
-		t.Errorf("%d frontends, without failures %d", len(other.Frontends), len(o.Frontends))
+		t.Errorf("%d frontends, but %d without failures", len(other.Frontends), len(o.Frontends))
 	}
 	want, got := *o, *other
 	want.Frontends, got.Frontends = nil, nil
 	if !reflect.DeepEqual(want, got) {
-		t.Errorf("the maps and routes are\n%+v\nwithout failures\n%+v", got, want)
+		t.Errorf("maps and routes:\n%+v\nwithout failures:\n%+v", got, want)
 	}
 }

@@ -23,7 +23,7 @@ func (w *witness) complete(s *forwarding.State) error {
 	hashes := map[uint64]forwarding.FrontendKey{}
 	for key, frontend := range s.Frontends {
 		if _, found := s.VIPs[key.VIP]; !found {
-			return fmt.Errorf("%s is without its VIP", key)
+			return fmt.Errorf("VIP of %s is missing", key)
 		}
 		if !key.VIP.Is4() {
 			hash := key.Hash(flowhash.Public())
@@ -35,12 +35,12 @@ func (w *witness) complete(s *forwarding.State) error {
 		for _, slot := range slotsOf(frontend) {
 			table := s.NodeTables[slot]
 			if table == nil {
-				return fmt.Errorf("%s is without its node table %d", key, slot)
+				return fmt.Errorf("%s: node table %d is missing", key, slot)
 			}
 			for i, row := range *table {
 				owned := row.Primary != 0 || w.mayBeNobodys(key, i)
 				if !owned || !nodes[row.Primary] || !nodes[row.Chain[0]] || !nodes[row.Chain[1]] || !nodes[row.Chain[2]] {
-					return fmt.Errorf("%s: row %d, %+v, leads to a node that is not in the maps", key, i, row)
+					return fmt.Errorf("%s: row %d, %+v, contains a node that is not in the maps", key, i, row)
 				}
 			}
 		}
@@ -77,14 +77,14 @@ func completeEndpoints(s *forwarding.State, vip netip.Addr, slot forwarding.Endp
 	}
 	table := s.EndpointTables[slot]
 	if table == nil {
-		return fmt.Errorf("is without its endpoint table %d", slot)
+		return fmt.Errorf("endpoint table %d is missing", slot)
 	}
 	for i, id := range table {
 		if id == forwarding.RefusedEndpoint {
 			continue
 		}
 		if endpoint, found := s.Endpoints[id]; !found || endpoint.Address.Is4() != vip.Is4() {
-			return fmt.Errorf("endpoint row %d leads to %v (in the maps: %t)", i, endpoint, found)
+			return fmt.Errorf("endpoint row %d selects %v (in the maps: %t)", i, endpoint, found)
 		}
 	}
 	return nil
@@ -152,10 +152,10 @@ func (w *witness) checkAdmitted(s *forwarding.State) error {
 			wanted := isWanted(frontend, client)
 			had, has := admits(w.last, frontend.Key, client), admits(s, frontend.Key, client)
 			if has && !had && !wanted {
-				return fmt.Errorf("%s admits %s, which neither the old nor the new source ranges do", frontend.Key, client)
+				return fmt.Errorf("%s admits %s, but neither the old nor the new source ranges do", frontend.Key, client)
 			}
 			if before && now && had && !has && wanted && !shut {
-				return fmt.Errorf("%s admits %s no more, though the old and the new source ranges do", frontend.Key, client)
+				return fmt.Errorf("%s no longer admits %s, but the old and the new source ranges do", frontend.Key, client)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func (w *witness) checkRows(s *forwarding.State) error {
 		}
 		if now.Table == 0 {
 			if len(frontend.Weights) > 0 || frontend.OnlyEstablished {
-				return fmt.Errorf("%s has lost its rows while it has endpoints", frontend.Key)
+				return fmt.Errorf("%s lost its rows although it has endpoints", frontend.Key)
 			}
 			continue
 		}
@@ -199,7 +199,7 @@ func (w *witness) checkOwnRows(before, now forwarding.Frontend, s *forwarding.St
 		}
 		want, known := w.history(previous, row.Primary), row.Chain[:row.History]
 		if slices.ContainsFunc(want, func(node forwarding.NodeID) bool { return !slices.Contains(known, node) }) {
-			return fmt.Errorf("row %d was %+v and is %+v; its former owners are %v", number, previous, row, want)
+			return fmt.Errorf("row %d changed from %+v to %+v; previous owners %v", number, previous, row, want)
 		}
 	}
 	return nil
@@ -224,7 +224,7 @@ func (w *witness) checkZones(before, now forwarding.Frontend, s *forwarding.Stat
 				return row.Primary == owner || slices.Contains(row.Chain[:], owner)
 			})
 			if w.has[owner] && !known {
-				return fmt.Errorf("row %d of table %d was node %d's, which is in no table's row any more", number, slot, owner)
+				return fmt.Errorf("row %d of table %d was owned by node %d, which is in no row of any table", number, slot, owner)
 			}
 		}
 	}

@@ -66,7 +66,7 @@ func newGuard(t *testing.T) *guard {
 		uintptr(unsafe.Pointer(&program)))
 	runtime.KeepAlive(filter)
 	if errno != 0 {
-		t.Fatalf("filter the process's system calls: %v", errno)
+		t.Fatalf("install the seccomp filter: %v", errno)
 	}
 	g := &guard{listener: int(listener)}
 	go g.answer()
@@ -109,7 +109,7 @@ func (g *guard) answer() {
 			said = response{id: asked.id, errno: -int32(errRefused)}
 		}
 		if err := g.control(unix.SECCOMP_IOCTL_NOTIF_SEND, unsafe.Pointer(&said)); err != nil && !errors.Is(err, unix.ENOENT) {
-			g.fail(fmt.Errorf("answer a system call: %w", err))
+			g.fail(fmt.Errorf("respond to a system call: %w", err))
 			return
 		}
 	}

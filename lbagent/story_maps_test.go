@@ -86,7 +86,7 @@ func (m *kernelMaps) apply(op forwarding.Op, kind string) error {
 	}, func() error { return m.plane.Apply(op) })
 	switch {
 	case refused && err == nil:
-		return fmt.Errorf("%s: a write was refused, and the operation succeeds", kind)
+		return fmt.Errorf("%s: a write was rejected, but the operation succeeded", kind)
 	case refused:
 		return fmt.Errorf("%w: %w", errInjected, err)
 	default:
@@ -123,7 +123,7 @@ func (m *kernelMaps) checkAddresses(t *testing.T, nodes map[forwarding.NodeID]fo
 		got[netip.AddrFrom16(address).Unmap()] = forwarding.NodeID(id)
 	}
 	if err := entries.Err(); err != nil || !reflect.DeepEqual(got, want) {
-		t.Errorf("packets are taken from %v (error %v), want %v", got, err, want)
+		t.Errorf("accepted sources = %v (error %v), want %v", got, err, want)
 	}
 }
 
@@ -146,7 +146,7 @@ func (m *kernelMaps) checkOverhead(t *testing.T, self forwarding.Self, nodes map
 		want += bpf.DatapathOverheadOVERHEAD_HIGH
 	}
 	if got.Overhead != uint16(want) {
-		t.Errorf("packets for other nodes become %d bytes longer, want %d", got.Overhead, want)
+		t.Errorf("Overhead = %d, want %d", got.Overhead, want)
 	}
 }
 
@@ -260,7 +260,7 @@ func disturbOnMaps(t *testing.T, s *story, kernel *kernelMaps, known seen) {
 			known.ways[this], known.calls[this.call] = true, true
 		}
 	}
-	t.Logf("%d writes in %d ways", counted.writes, len(first))
+	t.Logf("%d writes of %d kinds", counted.writes, len(first))
 	for k := range counted.writes {
 		if *everyWrite {
 			chosen[k+1] = []disturbance{oneFails, restFails, killed}

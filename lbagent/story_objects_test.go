@@ -62,7 +62,7 @@ func (o objects) apply(data []byte) error {
 func (o objects) delete(args []string) error {
 	name := strings.Join(args, " ")
 	if o[name] == nil {
-		return fmt.Errorf("there is no %s", name)
+		return fmt.Errorf("no object %s", name)
 	}
 	delete(o, name)
 	return nil

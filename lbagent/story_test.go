@@ -176,7 +176,7 @@ func (p *player) play(t *testing.T, commands map[string]func(args []string) erro
 			asExpected = err == nil || errors.Is(err, errInjected)
 		}
 		if !asExpected {
-			t.Fatalf("%s:%d: %s: error %v, want one: %t", p.story.file, c.line, strings.Join(c.words, " "), err, c.refused)
+			t.Fatalf("%s:%d: %s: error %v, want an error: %t", p.story.file, c.line, strings.Join(c.words, " "), err, c.refused)
 		}
 	}
 }

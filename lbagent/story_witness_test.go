@@ -140,7 +140,7 @@ func (w *witness) checkRoutes(routes announce.Routes) error {
 				takes, nextHop = peers[name].IPv4, w.model.Self.IPv4
 			}
 			if !takes || !nextHop.IsValid() || route.NextHop != nextHop || !route.Prefix.IsSingleIP() {
-				return fmt.Errorf("%s is announced to %s (which takes it: %t) with the next hop %s, want %s", route.Prefix, name, takes, route.NextHop, nextHop)
+				return fmt.Errorf("%s is announced to %s (accepted: %t) with next hop %s, want %s", route.Prefix, name, takes, route.NextHop, nextHop)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func (w *witness) promise(state *forwarding.State, routes map[netip.Addr]bool) {
 			w.err = fmt.Errorf("VIP %s is announced for the first time, but %s is programmed as %+v (found: %t)", vip, frontend.Key, entry, found)
 		}
 		if client := w.outsider(state, frontend); client.IsValid() {
-			w.err = fmt.Errorf("VIP %s is announced, and %s admits %s, which the source ranges do not", vip, frontend.Key, client)
+			w.err = fmt.Errorf("VIP %s is announced, but %s admits %s outside of the source ranges", vip, frontend.Key, client)
 		}
 		usable := len(frontend.Weights) > 0
 		if frontend.Local {
@@ -223,11 +223,11 @@ func (w *witness) restart(s *forwarding.State, limits forwarding.Limits) {
 func (w *witness) checkAnnounced(s *forwarding.State) error {
 	for vip, keys := range w.promised {
 		if _, found := s.VIPs[vip]; !found {
-			return fmt.Errorf("VIP %s is announced and not in the maps", vip)
+			return fmt.Errorf("VIP %s is announced, but not in the maps", vip)
 		}
 		for _, key := range keys {
 			if _, found := s.Frontends[key]; !found {
-				return fmt.Errorf("VIP %s is announced and %s is not in the maps", vip, key)
+				return fmt.Errorf("VIP %s is announced, but %s is not in the maps", vip, key)
 			}
 		}
 	}
@@ -262,17 +262,17 @@ func (w *witness) checkRemoved(s *forwarding.State) error {
 // mayGo reports whether an entry may be removed from the maps.
 func (w *witness) mayGo(thing any) error {
 	if w.has[thing] {
-		return fmt.Errorf("taken out of the maps, though the objects have it")
+		return fmt.Errorf("removed from the maps, but still in the objects")
 	}
 	if since := w.now.Sub(w.gone[thing]); since < w.delay {
-		return fmt.Errorf("taken out of the maps %s after it left the objects", since)
+		return fmt.Errorf("removed from the maps %s after it was removed from the objects", since)
 	}
 	vip, isVIP := thing.(netip.Addr)
 	if key, isFrontend := thing.(forwarding.FrontendKey); isFrontend {
 		vip, isVIP = key.VIP, !w.has[key.VIP]
 	}
 	if since := w.now.Sub(w.withdrawn[vip]); isVIP && since < w.delay {
-		return fmt.Errorf("taken out of the maps %s after its route was withdrawn", since)
+		return fmt.Errorf("removed from the maps %s after its route was withdrawn", since)
 	}
 	return nil
 }

@@ -85,16 +85,16 @@ func TestHungPassIsDetected(t *testing.T) {
 	defer cancel()
 	<-speaker.entered
 	if err := errors.Join(l.health.Alive(), heartbeat.Send()); err != nil {
-		t.Errorf("found stuck at once: %v", err)
+		t.Errorf("reported as stuck immediately: %v", err)
 	}
 	later.Store(int64(health.StuckAfter + time.Second))
 	await(t, func() bool { return stalls.Load() == 1 })
 	if err := l.health.Alive(); err == nil || !strings.Contains(err.Error(), `in step "BGP"`) {
-		t.Errorf("the health check returns %v, want the step", err)
+		t.Errorf("Alive = %v, want an error that contains the step", err)
 	}
 	await(t, func() bool { return log.has("The agent is stuck", "stuckSpeaker.Set") })
 	if err := heartbeat.Send(); err == nil || beats.Load() != 1 {
-		t.Errorf("%d heartbeats were sent, and the error is %v", beats.Load(), err)
+		t.Errorf("%d heartbeats were sent, error %v", beats.Load(), err)
 	}
 	// Without another node that could answer, this one keeps its VIPs on links. Its programs leave new flows
 	// to others.
@@ -105,7 +105,7 @@ func TestHungPassIsDetected(t *testing.T) {
 	close(speaker.release)
 	await(t, func() bool { return l.health.Alive() == nil && log.has("The agent makes progress again") })
 	if stalls.Load() != 1 {
-		t.Errorf("counted %d passes that are stuck, want one", stalls.Load())
+		t.Errorf("%d stuck passes were counted, want 1", stalls.Load())
 	}
 }
 
@@ -140,7 +140,7 @@ func TestSlowPassIsAlive(t *testing.T) {
 	l.health.Begin(now)
 	mustPass(t, l, now)
 	if took := now.Sub(start); took < 10*health.StuckAfter {
-		t.Errorf("the pass took %s, too short for a test", took)
+		t.Errorf("the pass took %s, too short for this test", took)
 	}
 	if err := l.health.Alive(); err != nil {
 		t.Error(err)
@@ -152,7 +152,7 @@ func await(t *testing.T, done func() bool) {
 	deadline := time.Now().Add(10 * time.Second)
 	for !done() {
 		if time.Now().After(deadline) {
-			t.Fatal("did not come about in 10 s")
+			t.Fatal("condition not met within 10 s")
 		}
 		time.Sleep(time.Millisecond)
 	}

@@ -54,24 +54,24 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 			}{{0, test.early}, {netdev.HoldOff - time.Millisecond, test.early}, {netdev.HoldOff, test.late}} {
 				again, err := l.pass(start.Add(step.after))
 				if n.routes[vipOf(1)] != step.announced {
-					t.Errorf("after %s: routes %v, want one: %t", step.after, n.routes, step.announced)
+					t.Errorf("after %s: routes %v, want a route: %t", step.after, n.routes, step.announced)
 				}
 				if step.announced && err != nil || len(n.observation.MissingPrograms) == 0 != step.announced {
-					t.Errorf("after %s: error %v, lacking %q, while it announces: %t", step.after, err, n.observation.MissingPrograms, step.announced)
+					t.Errorf("after %s: error %v, missing programs %q, announced: %t", step.after, err, n.observation.MissingPrograms, step.announced)
 				}
 				if step.announced && (again == 0 || again > uplink.Recheck) {
-					t.Errorf("after %s: again in %s, want to look again", step.after, again)
+					t.Errorf("after %s: next pass in %s, want a recheck", step.after, again)
 				}
 			}
 			told := n.observation.Interfaces
 			if len(told) != 2 || told[1].Name != test.other.Name || told[1].XDPMode != "None" || told[1].Message == "" {
-				t.Errorf("interfaces %+v, want the reason why it has no program", told)
+				t.Errorf("interfaces = %+v, want the reason for the missing program", told)
 			}
 			n.uplinks = n.uplinks[:1]
 			n.leads = map[netip.Addr][]int{peer: {2}}
 			mustPass(t, l, start.Add(2*netdev.HoldOff))
 			if !n.routes[vipOf(1)] {
-				t.Error("not announced though all is as it was")
+				t.Error("not announced after the original uplinks were restored")
 			}
 		})
 	}
@@ -93,12 +93,12 @@ func TestUplinkOfOnePeer(t *testing.T) {
 	l := newLoop(n, objects)
 	mustPass(t, l, start)
 	if len(n.want.Routes[objects.Peers[0].Name]) != 1 || len(n.want.Routes["second"]) != 0 {
-		t.Errorf("routes %v, want one to the first peer alone", n.want.Routes)
+		t.Errorf("routes = %v, want one route only to the first peer", n.want.Routes)
 	}
 	if want := []string{"uplink tun0 lacks the programs"}; !slices.Equal(n.observation.MissingPrograms, want) {
-		t.Errorf("lacking %q, want %q", n.observation.MissingPrograms, want)
+		t.Errorf("missing programs = %q, want %q", n.observation.MissingPrograms, want)
 	}
 	if !slices.ContainsFunc(model.Build(objects).Peers, func(p model.Peer) bool { return p.Name == "second" }) {
-		t.Fatal("the second peer is not used")
+		t.Fatal("the second peer is not in the model")
 	}
 }

@@ -57,7 +57,7 @@ func TestMapsAreVerified(t *testing.T) {
 		}
 	}
 	if id == 0 {
-		t.Fatal("no endpoint is on this node")
+		t.Fatal("this node has no endpoint")
 	}
 	other := forwarding.Endpoint{Address: netip.MustParseAddr("198.19.255.1"), Port: 1}
 	refusing := frontend
@@ -76,10 +76,10 @@ func TestMapsAreVerified(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wrong := around(); wrong == 0 {
-			t.Errorf("%T: nothing was repaired", write)
+			t.Errorf("%T: no entry was repaired", write)
 		}
 		if got := servedBy(t, c); !reflect.DeepEqual(got, good) {
-			t.Fatalf("%T: the maps serve\n%+v\nnot\n%+v", write, got, good)
+			t.Fatalf("%T: the maps serve\n%+v\nwant\n%+v", write, got, good)
 		}
 	}
 	if wrong := around(); wrong > 0 {
@@ -131,6 +131,6 @@ func repairs(t *testing.T, l *loop) float64 {
 			return family.GetMetric()[0].GetCounter().GetValue()
 		}
 	}
-	t.Fatal("no such metric")
+	t.Fatal("metric not found")
 	return 0
 }

@@ -41,7 +41,7 @@ func (c *testCluster) change(random *rand.Rand) error {
 		}
 		next.Frontends = c.fade(id, fading)
 		if err := n.Become(&next, routerMAC); err != nil {
-			return fmt.Errorf("change the tables of node %d: %w", id, err)
+			return fmt.Errorf("update the tables of node %d: %w", id, err)
 		}
 		c.Cluster[id] = Node{State: &next, MAC: c.Cluster[id].MAC, VLANs: vlans}
 	}

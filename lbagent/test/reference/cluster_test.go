@@ -195,7 +195,7 @@ func (a arrival) delivered() bool { return a.Verdict == rig.XDPPass && len(a.Not
 // chain and back; and to the owner of the flow.
 const maxHops = 3*5 + 5
 
-var errCircle = errors.New("the packet does not end")
+var errCircle = errors.New("forwarding loop")
 
 // carry delivers a frame to a node and follows each transmitted frame until it is delivered, dropped or
 // returned.

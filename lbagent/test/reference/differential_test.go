@@ -85,7 +85,7 @@ func report(t *testing.T, clusters []*differential) {
 	t.Logf("packets: %v", total)
 	for _, name := range slices.Concat(fateNames, foreseen, []string{"answered", "learned", "kept"}) {
 		if total[name] == 0 && *packets >= share {
-			t.Errorf("no packet was %s: the test no longer covers that", name)
+			t.Errorf("no packet with outcome %s: the test no longer covers it", name)
 		}
 	}
 }
@@ -142,12 +142,12 @@ func (d *differential) batch(t *testing.T) {
 	for reason, n := range d.cluster.tally(t) {
 		counted := n - before[reason]
 		if counted < d.expected[reason] {
-			t.Errorf("%d packets dropped for %s, counted %d", d.expected[reason], reason, counted)
+			t.Errorf("%d packets dropped with reason %s, counter increased by %d", d.expected[reason], reason, counted)
 		}
 		surplus += counted - min(counted, d.expected[reason])
 	}
 	if surplus < d.others || surplus > d.others+d.unclear {
-		t.Errorf("%d more drops were counted than seen as such, want %d: each dropped packet under one reason, no other under any", surplus, d.others)
+		t.Errorf("%d more drops were counted than observed, want %d: each dropped packet counts for exactly one reason", surplus, d.others)
 	}
 }
 
@@ -192,7 +192,7 @@ func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 		return nil
 	case Untouched:
 		if got.Verdict != rig.XDPPass || got.at != at || len(got.Note) > 0 || !bytes.Equal(got.Frame, frame) {
-			return fmt.Errorf("verdict %d at node %d, frame %x; want it to pass unchanged", got.Verdict, got.at, got.Frame)
+			return fmt.Errorf("verdict %d at node %d, frame %x; want XDP_PASS with the frame unchanged", got.Verdict, got.at, got.Frame)
 		}
 		return nil
 	case Dropped:
@@ -206,7 +206,7 @@ func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 		return d.checkRefused(want, frame, got)
 	default:
 		if err := d.checkDelivered(want, frame, got); err != nil {
-			return fmt.Errorf("%w; known before: %+v", err, before)
+			return fmt.Errorf("%w; previous entry: %+v", err, before)
 		}
 		now := time.Now()
 		d.cluster.arrived[flowAt{at, want.Flow}], d.cluster.delivered[flowAt{got.at, want.Flow}] = now, now
@@ -223,7 +223,7 @@ func (d *differential) check(at forwarding.NodeID, frame []byte) error {
 // checkRefused allows for the rate limit of answers. A packet from another node is answered through the kernel.
 func (d *differential) checkRefused(want Forecast, frame []byte, got arrival) error {
 	if by := want.Targets[0].Node; got.at != by {
-		return fmt.Errorf("%v got to node %d (verdict %d, %d hops), want it to be refused at node %d", want.Flow, got.at, got.Verdict, got.hops, by)
+		return fmt.Errorf("%v reached node %d (verdict %d, %d hops), want a refusal at node %d", want.Flow, got.at, got.Verdict, got.hops, by)
 	}
 	direct := got.hops == 0
 	switch {
@@ -233,7 +233,7 @@ func (d *differential) checkRefused(want Forecast, frame []byte, got arrival) er
 		d.answered++
 		return CheckRefusal(frame, got.Frame, direct)
 	default:
-		return fmt.Errorf("%v: verdict %d, want it to be refused", want.Flow, got.Verdict)
+		return fmt.Errorf("%v: verdict %d, want a refusal", want.Flow, got.Verdict)
 	}
 }
 
@@ -265,12 +265,12 @@ func (d *differential) checkDelivered(want Forecast, frame []byte, got arrival) 
 			return err
 		}
 		if known, ok := d.cluster.Knows(got.at, want.Flow); !ok || known.Endpoint != target.Endpoint {
-			return fmt.Errorf("%v: node %d has it with endpoint %d (%v), want %d", want.Flow, got.at, known.Endpoint, ok, target.Endpoint)
+			return fmt.Errorf("%v: node %d has endpoint %d (%v), want %d", want.Flow, got.at, known.Endpoint, ok, target.Endpoint)
 		}
 		p, _ := parse(frame)
 		return d.checkReply(got.at, want.Flow, to, !p.midstream())
 	}
-	return fmt.Errorf("%v got to %s at node %d after %d hops, want one of %v", want.Flow, came.VIP, got.at, got.hops, want.Targets)
+	return fmt.Errorf("%v reached %s at node %d after %d hops, want one of %v", want.Flow, came.VIP, got.at, got.hops, want.Targets)
 }
 
 // checkTags checks that a packet that stays on the node retains its VLAN tags, and that a forwarded packet has
@@ -283,7 +283,7 @@ func checkTags(frame []byte, got arrival) error {
 		want = frame[was.l3-2 : was.l3]
 	}
 	if !bytes.Equal(got.Frame[12:is.l3], want) {
-		return fmt.Errorf("got to node %d after %d hops with the tags and type %x, want %x", got.at, got.hops, got.Frame[12:is.l3], want)
+		return fmt.Errorf("reached node %d after %d hops with tags and type %x, want %x", got.at, got.hops, got.Frame[12:is.l3], want)
 	}
 	return nil
 }
@@ -307,7 +307,7 @@ func (d *differential) checkKept(want Forecast, got arrival, before map[forwardi
 	}
 	kept, _ := d.cluster.Keeps(got.at, frontend.Endpoints, want.Flow)
 	if kept != entry.Endpoint {
-		return fmt.Errorf("%v is established with endpoint %d, and the record of the client has endpoint %d", want.Flow, entry.Endpoint, kept)
+		return fmt.Errorf("%v is established with endpoint %d, but the affinity record has endpoint %d", want.Flow, entry.Endpoint, kept)
 	}
 	d.kept++
 	return nil
@@ -323,18 +323,18 @@ func (d *differential) checkLearned(at forwarding.NodeID, want Forecast, got arr
 	}
 	owner, learned := d.cluster.Learned(at, want.Flow)
 	if learned != No && owner != got.at {
-		return fmt.Errorf("%v got to node %d, but the override of node %d names node %d", want.Flow, got.at, at, owner)
+		return fmt.Errorf("%v reached node %d, but the override of node %d selects node %d", want.Flow, got.at, at, owner)
 	}
 	hash, _ := want.Flow.hash(frontend)
 	primary := (*state.NodeTables[frontend.Table])[frontend.Table.Row(hash)].Primary
 	if got.at == primary && learned != No {
-		return fmt.Errorf("%v is on its row's primary, node %d, and node %d still has an override", want.Flow, primary, at)
+		return fmt.Errorf("%v is on the primary of its row, node %d, but node %d still has an override", want.Flow, primary, at)
 	}
 	if entry := before[got.at]; got.at == primary || !entry.Established || entry.Yields {
 		return nil
 	}
 	if learned == No {
-		return fmt.Errorf("%v is on node %d instead of node %d, and node %d has no override", want.Flow, got.at, primary, at)
+		return fmt.Errorf("%v is on node %d instead of node %d, but node %d has no override", want.Flow, got.at, primary, at)
 	}
 	d.learned++
 	return nil

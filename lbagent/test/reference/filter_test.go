@@ -117,7 +117,7 @@ func TestFilterHidesNothing(t *testing.T) {
 		entries := openMap(t, r, name).Iterate()
 		for index, word := uint32(0), uint64(0); entries.Next(&index, &word); {
 			if word != 0 {
-				t.Errorf("map %s: word %d is %x when nothing is left", name, index, word)
+				t.Errorf("map %s: word %d = %x after all entries were removed", name, index, word)
 			}
 		}
 		if err := entries.Err(); err != nil {

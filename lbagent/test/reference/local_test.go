@@ -72,7 +72,7 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 				for try := range 3 {
 					got := c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagACK, 10))
 					if !got.delivered() || got.at != owner {
-						t.Fatalf("connection %d, packet %d: node %d got it from the router, node %d holds it, it ended at node %d with verdict %d",
+						t.Fatalf("connection %d, packet %d: received by node %d, owner node %d, final node %d, verdict %d",
 							i, try, at, owner, got.at, got.Verdict)
 					}
 					if try < 2 {
@@ -82,10 +82,10 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 					}
 				}
 			}
-			t.Logf("at most %d hops of the first two packets, %d of a later one", first, later)
+			t.Logf("at most %d hops for the first two packets, %d for later packets", first, later)
 			// Along the chain to the owner, a redirect back, and to the owner.
 			if first > forwarding.ChainLength+3 || later > 1 {
-				t.Errorf("%d hops of the first two packets, may be %d; %d of a later one, may be 1", first, forwarding.ChainLength+3, later)
+				t.Errorf("%d hops for the first two packets, limit %d; %d for later packets, limit 1", first, forwarding.ChainLength+3, later)
 			}
 		})
 	}
@@ -107,18 +107,18 @@ func TestLocalConnectionThatEnds(t *testing.T) {
 		}
 		told++
 		if named, learned := c.Learned(primary, flow); learned == No || named != owner {
-			t.Fatalf("connection %d: node %d, the row's primary, knows of node %d, want %d", i, primary, named, owner)
+			t.Fatalf("connection %d: the override of node %d selects node %d, want %d", i, primary, named, owner)
 		}
 		reset := build(flow.Client, flow.VIP, TCP, flagRST, 0)
 		if got := c.sendTo(t, owner, reset); !got.delivered() || got.at != owner {
-			t.Fatalf("connection %d: its reset ended at node %d with verdict %d", i, got.at, got.Verdict)
+			t.Fatalf("connection %d: RST reached node %d with verdict %d", i, got.at, got.Verdict)
 		}
 		if named, learned := c.Learned(primary, flow); learned != No {
-			t.Errorf("connection %d has ended, and node %d still knows of node %d", i, primary, named)
+			t.Errorf("connection %d is closed, but node %d still has an override to node %d", i, primary, named)
 		}
 	}
 	if told < 10 {
-		t.Errorf("%d connections of which another node is the primary: too few", told)
+		t.Errorf("only %d connections with another node as primary", told)
 	}
 	t.Run("SYN after a wrong override", func(t *testing.T) {
 		var flows []Flow
@@ -137,7 +137,7 @@ func checkWrongOverride(t *testing.T, c *testCluster, flows []Flow) {
 	reset := func(at forwarding.NodeID, flow Flow) {
 		c.sendTo(t, at, build(flow.Client, flow.VIP, TCP, flagRST, 0))
 		if entry, known := c.Knows(at, flow); !known || !entry.Over {
-			t.Fatalf("%v: node %d has %+v after a reset, want an ended connection", flow, at, entry)
+			t.Fatalf("%v: node %d has entry %+v after an RST, want it closed", flow, at, entry)
 		}
 	}
 	for _, flow := range flows {
@@ -147,7 +147,7 @@ func checkWrongOverride(t *testing.T, c *testCluster, flows []Flow) {
 		c.handshake(t, owner, flow)
 		c.sendTo(t, former, build(flow.Client, flow.VIP, TCP, flagACK, 0))
 		if named, learned := c.Learned(former, flow); learned == No || named != owner {
-			t.Fatalf("%v: the override of node %d has owner %d (%v), want %d", flow, former, named, learned, owner)
+			t.Fatalf("%v: the override of node %d selects node %d (%v), want %d", flow, former, named, learned, owner)
 		}
 		reset(owner, flow)
 	}

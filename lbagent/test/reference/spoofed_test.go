@@ -50,7 +50,7 @@ func TestSpoofedPacketsRedirectNoConnection(t *testing.T) {
 			"spoof":  func(t *rapid.T) { c.spoof(t, flow) },
 			"move": func(t *rapid.T) {
 				if moves == maxMoves {
-					t.Skip("the chain is as long as it may be")
+					t.Skip("the chain has its maximum length")
 				}
 				moves++
 				c.move(t, port)
@@ -65,11 +65,11 @@ func TestSpoofedPacketsRedirectNoConnection(t *testing.T) {
 func (c *testCluster) checkReaches(t rapid.TB, got arrival, owner forwarding.NodeID, endpoint forwarding.EndpointID) {
 	t.Helper()
 	if !got.delivered() || got.at != owner {
-		t.Fatalf("the connection's packet: verdict %d at node %d after %d hops, want it delivered at node %d", got.Verdict, got.at, got.hops, owner)
+		t.Fatalf("packet of the connection: verdict %d at node %d after %d hops, want delivery at node %d", got.Verdict, got.at, got.hops, owner)
 	}
 	want := c.Cluster[owner].State.Endpoints[endpoint]
 	if p, _ := parse(got.Frame); p.VIP != netip.AddrPortFrom(want.Address, want.Port) {
-		t.Fatalf("the connection's packet reaches %s, want %s:%d", p.VIP, want.Address, want.Port)
+		t.Fatalf("packet of the connection reached %s, want %s:%d", p.VIP, want.Address, want.Port)
 	}
 }
 

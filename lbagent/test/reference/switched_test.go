@@ -58,7 +58,7 @@ func TestConnectionsOfSwitchedServices(t *testing.T) {
 					for packet := range 2 {
 						got := c.sendTo(t, entry[i], build(flow(i).Client, flow(i).VIP, TCP, flagACK, 10))
 						if !got.delivered() || got.at != owner || packet > 0 && got.hops > 1 {
-							t.Fatalf("packet %d of connection %d, from node %d: verdict %d at node %d after %d hops, want node %d, later packets after one hop",
+							t.Fatalf("packet %d of connection %d, from node %d: verdict %d at node %d after %d hops, want node %d with at most one hop for later packets",
 								packet, i, entry[i], got.Verdict, got.at, got.hops, owner)
 						}
 					}

@@ -106,13 +106,13 @@ func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 			seconds := time.Since(began).Seconds()
 			// One kind may use the complete limit if its protocol has no other unknown packets.
 			allowed := (seconds + 1) * float64(unknownPerVIP*len(vips)*nodeCount*test.path)
-			t.Logf("%.0f packets in a second, and %.0f encapsulated ones by what the limit allows of each protocol",
+			t.Logf("%.0f packets/s, limit of %.0f encapsulated packets per protocol",
 				float64(untrustedPackets(t))/seconds, allowed)
 			for name, n := range sent {
 				each := float64(hops[name]) / float64(n)
 				t.Logf("%s: %.2f encapsulated packets", name, each)
 				if most := test.most + allowed/float64(n); each > most {
-					t.Errorf("%s: %.2f encapsulated packets for each, may be %.1f, and %.2f with what the limit allows",
+					t.Errorf("%s: %.2f encapsulated packets per packet, want at most %.1f, and %.2f including the limit",
 						name, each, test.most, most)
 				}
 			}
@@ -160,7 +160,7 @@ func TestMovedFlowsAreFoundInFlood(t *testing.T) {
 			tries, most = tries+n, max(most, n)
 			c.triesInFlood(t, random, others[i][k], 0, 2)
 		}
-		t.Logf("%s: %.1f tries for each of %d connections, at most %d", test.name, float64(tries)/connections, connections, most)
+		t.Logf("%s: %.1f attempts for each of %d connections, at most %d", test.name, float64(tries)/connections, connections, most)
 	}
 }
 
@@ -181,11 +181,11 @@ func (c *testCluster) triesInFlood(t *testing.T, random *rand.Rand, flow Flow, u
 			continue
 		}
 		if got.at != owner {
-			t.Fatalf("%v got to node %d, node %d holds it", flow, got.at, owner)
+			t.Fatalf("%v reached node %d, owner node %d", flow, got.at, owner)
 		}
 		return try
 	}
-	t.Fatalf("%v was not found in %d tries", flow, most)
+	t.Fatalf("%v was not found within %d attempts", flow, most)
 	return 0
 }
 
@@ -211,7 +211,7 @@ func (c *testCluster) owner(flow Flow) forwarding.NodeID {
 func (c *testCluster) establish(t rapid.TB, at forwarding.NodeID, flow Flow) {
 	t.Helper()
 	if got := c.handshake(t, at, flow); c.owner(flow) != got {
-		t.Fatalf("%v is not established at node %d", flow, got)
+		t.Fatalf("%v is not established on node %d", flow, got)
 	}
 }
 

@@ -17,33 +17,38 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Ports is the number of source ports that a node probes from.
+// Ports is the number of UDP source ports that each node probes from.
 const Ports = 64
 
-// lossy is the number of unanswered ports that counts as a fault; some probes are lost without one.
+// lossy is the number of unanswered ports from which a node's probes count as lost. Fewer can be
+// lost without a fault.
 const lossy = Ports / 8
 
-// samples is how many probes per path prove that a path without a probe is unused: with 256 nodes, one gets
-// none by chance with a probability below 10⁻⁶. While agents start, fewer nodes probe.
+// samples is the number of probes per path after which a node that received none counts as not
+// reached. With 256 nodes, the probability that any node receives none by chance is below 10⁻⁶.
+// While agents start, fewer nodes probe.
 const samples = 20
 
-// Router is one router of an LBPeer with one of its canaries.
+// Router identifies a router of an LBPeer and one of its canaries.
 type Router struct {
 	Peer    string `json:"peer"`
 	Address string `json:"address"`
 	Canary  string `json:"canary"`
 }
 
-// Node is the state of one node for a router.
+// Node represents the results of one node's probes through a router.
 type Node struct {
 	Name      string `json:"name"`
 	ID        int32  `json:"id"`
 	Announces bool   `json:"announces"`
-	// ReachedBy counts the other nodes from which the router reaches this one; a single node counts itself.
+	// ReachedBy is the number of other nodes whose probes through the router reach this node. If it
+	// is the only node that probes, its own probes count.
 	ReachedBy int `json:"reachedBy"`
-	// Unanswered is the number of its ports without an answer; nil if the node does not probe.
+	// Unanswered is the number of the node's source ports without an answer; nil if the node does
+	// not probe.
 	Unanswered *int32 `json:"unanswered,omitempty"`
-	// Short is true if it answers short probes of a node, but no long ones.
+	// Short is true if the node answers another node's short probes but no longer those as long as
+	// the MTU.
 	Short bool `json:"short,omitempty"`
 }
 
@@ -59,7 +64,8 @@ type Verdict struct {
 // OK reports whether the router reaches all nodes.
 func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonPathsVerified }
 
-// Known returns false if the probes are not conclusive yet, or cannot be.
+// Known returns false if there are too few probes for a verdict, or if probes cannot verify the
+// router.
 func (v *Verdict) Known() bool {
 	return v.Reason != millracev1beta1.ReasonPending && v.Reason != millracev1beta1.ReasonHashIgnoresPorts
 }
@@ -69,7 +75,7 @@ type observation struct {
 	status *millracev1beta1.CanaryStatus
 }
 
-// IDs returns the ids of nodes by name.
+// IDs returns the node ids by node name.
 func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	ids := make(map[string]int32, len(nodes))
 	for i := range nodes {
@@ -78,7 +84,8 @@ func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	return ids
 }
 
-// Judge returns sorted verdicts for routers with canaries. Reports of nodes that are not ready are ignored.
+// Judge returns a verdict for each router and canary in the reports, sorted. Reports of nodes that
+// are not ready are ignored.
 func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdict {
 	routers := map[Router][]observation{}
 	for i := range reports {
@@ -110,13 +117,14 @@ func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdi
 
 type evidence struct {
 	probing, announcing int
-	// silent are nodes without any answer, lossy nodes with at least lossy unanswered ports.
+	// silent lists nodes without any answer, lossy those with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing nodes announce but answer no probe, undecided ones have too few samples, short ones answer no
-	// long probe.
+	// missing lists nodes that announce the canary but are not reached, undecided those that are not
+	// reached by too few probes for a verdict, short those that answer short probes only.
 	missing, undecided, short []string
 	unanswered                int
-	// answered are nodes that answered any node. spread is true if several answered the same node.
+	// answered is the set of nodes that answered a probe of any node. spread is true if several
+	// nodes answered the probes of one node.
 	answered map[int32]bool
 	spread   bool
 }
@@ -136,8 +144,8 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 		found.spread = found.spread || len(reached) > 1
 		for _, id := range reached {
 			found.answered[id] = true
-			// A node's answer to itself counts only if no other node probes: it does not prove the router's
-			// path.
+			// A node's answer to its own probe counts only if no other node probes, because it does
+			// not prove that the router forwards to the node.
 			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}
@@ -164,7 +172,7 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 	return verdict
 }
 
-// others returns how many other nodes probe.
+// others returns the number of other nodes that probe; unanswered is the result of the node itself.
 func (e *evidence) others(unanswered *int32) int {
 	if unanswered == nil {
 		return e.probing
@@ -196,7 +204,8 @@ func (e *evidence) add(node *Node, paths int) {
 	}
 }
 
-// conclude returns the reason of the verdict. Reasons that explain more observations take precedence.
+// conclude returns the reason of the verdict. A reason that explains more of the observations takes
+// precedence.
 func (e *evidence) conclude() (reason, message string) {
 	switch {
 	case e.announcing == 0 || e.probing == 0:
@@ -242,8 +251,8 @@ func (e *evidence) likelyCause() string {
 	return "filters the others, or has fewer paths (maximum-paths)"
 }
 
-// lostTo reports whether the missing nodes may have got the unanswered probes. If the router sent them
-// none, other nodes would answer all.
+// lostTo reports whether the unanswered probes can have been forwarded to the missing nodes. If the
+// router had sent these nodes nothing, other nodes would have answered all probes.
 func (e *evidence) lostTo() bool {
 	share := float64(len(e.missing)) / float64(e.announcing)
 	return float64(e.unanswered) >= share*Ports*float64(e.probing)/4 && e.unanswered > 0
@@ -258,7 +267,7 @@ func list(names []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:listed], ", "), len(names)-listed)
 }
 
-// FormatIDs formats ids as in a report, such as 1-4,7.
+// FormatIDs formats node ids as in an LBNodeReport, such as 1-4,7.
 func FormatIDs(ids map[int32]bool) string {
 	sorted := slices.Sorted(maps.Keys(ids))
 	var texts []string
@@ -277,7 +286,7 @@ func FormatIDs(ids map[int32]bool) string {
 	return strings.Join(texts, ",")
 }
 
-// longestIDs limits the ids parsed from a text, because agents are not trusted.
+// longestIDs limits the number of ids that are parsed from a text, because agents are not trusted.
 const longestIDs = 4 * Ports
 
 // ParseIDs parses the format of FormatIDs. Invalid parts and ids beyond longestIDs are ignored.

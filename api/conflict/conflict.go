@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conflict detects another controller writing the same status, since each would overwrite the other
-// forever. After Overwrites overwrites within Window a status is contested, and is written at most once per
-// Pause, until no other write occurs during one Pause.
+// Package conflict detects another controller that writes the same status, because each would
+// overwrite the other forever. After Overwrites overwrites within Window, the status is contested:
+// it is written at most once per Pause, until it remains unchanged for one Pause.
 package conflict
 
 import (
@@ -19,12 +19,13 @@ const (
 	Pause = 30 * time.Second
 )
 
-// Detector tracks the writers of one status, observed as T. It is not safe for concurrent use.
+// Detector detects overwrites of one status of type T. It is not safe for concurrent use.
 type Detector[T any] struct {
-	// isOurs reports whether a status equals the one last written or found; nil after it was overwritten.
+	// isOurs reports whether a status equals the last one that was written or found correct. It is
+	// nil after an overwrite.
 	isOurs      func(T) bool
 	overwritten []time.Time
-	// on is true if the status is contested; written is the time of the last own write since then.
+	// on is true while the status is contested; written is the time of our last write since then.
 	on      bool
 	written time.Time
 }
@@ -32,7 +33,7 @@ type Detector[T any] struct {
 // Contested reports whether the status is contested.
 func (c *Detector[T]) Contested() bool { return c.on }
 
-// Observe records the current status, and returns for how long it must not be written.
+// Observe records the current status and returns the time until the next write is allowed.
 func (c *Detector[T]) Observe(present T, now time.Time) (pause time.Duration) {
 	switch {
 	case c.isOurs != nil && !c.isOurs(present):
@@ -45,7 +46,7 @@ func (c *Detector[T]) Observe(present T, now time.Time) (pause time.Duration) {
 	return c.Left(now)
 }
 
-// Left returns the rest of the pause after the last own write.
+// Left returns the remaining time of the pause after our last write.
 func (c *Detector[T]) Left(now time.Time) time.Duration {
 	if !c.on || c.written.IsZero() {
 		return 0
@@ -53,10 +54,12 @@ func (c *Detector[T]) Left(now time.Time) time.Duration {
 	return max(0, min(Pause, c.written.Add(Pause).Sub(now)))
 }
 
-// Found records a status that is correct without a write; isOurs recognizes it.
+// Found records that the present status is correct and needs no write; isOurs reports whether a
+// later status equals it.
 func (c *Detector[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
-// RecordWrite records a write, after which isOurs holds for the status.
+// RecordWrite records a write of the status; isOurs reports whether a later status equals the
+// written one.
 func (c *Detector[T]) RecordWrite(isOurs func(T) bool, now time.Time) {
 	c.isOurs = isOurs
 	if c.on {

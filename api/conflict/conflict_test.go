@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// sharedStatus is a status that another program writes, too, with a simulated clock.
+// sharedStatus simulates a status that another program also writes, with a simulated clock.
 type sharedStatus struct {
 	Detector[string]
 	now    time.Time
@@ -41,7 +41,7 @@ func TestContested(t *testing.T) {
 		r.overwrite()
 		r.look(100 * time.Millisecond)
 	}
-	// The first write, those that answered, and two after pauses.
+	// The first write, the writes after each counted overwrite, and two after pauses.
 	if want := 1 + Overwrites + 1; !r.Contested() || r.writes < want || r.writes > want+1 {
 		t.Errorf("%d writes in a minute, contested: %t", r.writes, r.Contested())
 	}
@@ -75,7 +75,7 @@ func TestRareOverwrites(t *testing.T) {
 	}
 }
 
-// A clock that was set back extends no pause.
+// TestClockSetBack checks that setting back the clock does not extend a pause.
 func TestClockSetBack(t *testing.T) {
 	r := newSharedStatus()
 	for range Overwrites + 1 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console defines the answers of an agent's console: lines of JSON that `lbagent` prints and
-// `millrace` parses, and the output of `lbagent dump`. Fields may be added, but are never renamed or given
-// another meaning.
+// Package console defines the responses of an agent's console: lines of JSON that `lbagent` prints
+// and `millrace` parses, and the output of `lbagent dump`. Fields may be added, but are never
+// renamed or given another meaning.
 package console
 
 import (
@@ -14,7 +14,7 @@ import (
 // Socket is the agent's socket in its container, for the other commands of lbagent.
 const Socket = "/run/millrace/agent.sock"
 
-// Line is one line with exactly one field.
+// Line is one line of a response. Exactly one field is set.
 type Line struct {
 	// Error is set in the last line of a failed response.
 	Error string `json:"error,omitempty"`
@@ -36,7 +36,8 @@ type Line struct {
 type Drops struct {
 	Node    string            `json:"node"`
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped counts drops beyond the rate limit of samples, Lost the samples that the agent did not read.
+	// Skipped counts drops without a sample because of the rate limit, Lost the samples that the
+	// agent did not read.
 	Skipped uint64 `json:"skipped"`
 	Lost    uint64 `json:"lost"`
 }
@@ -46,11 +47,12 @@ type Drop struct {
 	Time   time.Time `json:"time"`
 	Node   string    `json:"node"`
 	Reason string    `json:"reason"`
-	// Source and Destination are those of the client's packet; for a dropped reply, Source is the client.
+	// Source and Destination are those of the client's packet. For a dropped reply, Source is the
+	// client.
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`
-	// Service is namespace/name; empty if the packet belongs to no Service.
+	// Service is "namespace/name"; empty if the packet belongs to no Service.
 	Service string `json:"service,omitempty"`
 	// Interface is the packet's incoming interface, or for a reply the intended outgoing one.
 	Interface string `json:"interface"`
@@ -64,19 +66,20 @@ type Counters struct {
 	Node      string            `json:"node"`
 	Frontends []Frontend        `json:"frontends"`
 	Drops     map[string]uint64 `json:"drops"`
-	// Uplinks are interfaces whose drivers rejected frames from XDP, which Drops includes.
+	// Uplinks are the interfaces whose drivers rejected frames from XDP. Drops includes these
+	// frames.
 	Uplinks []Uplink `json:"uplinks,omitempty"`
 }
 
 // Uplink represents the frames that the driver of an interface did not accept.
 type Uplink struct {
 	Interface string `json:"interface"`
-	// Transmit counts frames for the interface that they arrived on, Redirect those from other interfaces.
+	// Transmit counts frames that arrived on this interface, Redirect those from other interfaces.
 	Transmit uint64 `json:"transmit"`
 	Redirect uint64 `json:"redirect"`
 }
 
-// FrontendName specifies a VIP, port and protocol, with its Service.
+// FrontendName identifies a frontend by VIP, port and protocol, and names its Service.
 type FrontendName struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`
@@ -84,20 +87,21 @@ type FrontendName struct {
 	Service  string     `json:"service,omitempty"`
 }
 
-// Compare compares names by VIP, port and protocol.
+// Compare orders names by VIP, port and protocol.
 func (n FrontendName) Compare(other FrontendName) int {
 	return cmp.Or(n.VIP.Compare(other.VIP), cmp.Compare(n.Port, other.Port), cmp.Compare(n.Protocol, other.Protocol))
 }
 
-// Frontend counts one frontend.
+// Frontend represents the counters of one frontend.
 type Frontend struct {
 	FrontendName
-	// Packets and Bytes (of IP packets) count packets that the node received from routers.
+	// Packets and Bytes count the packets that the node received from routers; Bytes is the size of
+	// the IP packets.
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 	// Connections counts new connections to pods on the node.
 	Connections uint64 `json:"connections"`
-	// Drops are by reason, without zeros.
+	// Drops counts dropped packets by reason, without zeros.
 	Drops map[string]uint64 `json:"drops,omitempty"`
 }
 
@@ -106,16 +110,17 @@ type Packet struct {
 	Source      netip.AddrPort `json:"source,omitzero"`
 	Destination netip.AddrPort `json:"destination,omitzero"`
 	Protocol    string         `json:"protocol,omitempty"`
-	// Midstream specifies a packet of an established connection, for TCP an ACK.
+	// Midstream specifies a packet of an established connection: for TCP, one with the flag ACK.
 	Midstream bool `json:"midstream,omitempty"`
-	// Raw is an IP packet; the other fields are then empty.
+	// Raw is a complete IP packet. If it is set, the other fields are empty.
 	Raw []byte `json:"raw,omitempty"`
 }
 
-// VIPs represents the peers to which a node announces each VIP, or the reason why it does not.
+// VIPs represents the peers to which a node announces each VIP, or the reason why it does not
+// announce the VIP.
 type VIPs struct {
 	Node string `json:"node"`
-	// Time is the start of the reconcile pass with these decisions.
+	// Time is the start of the reconcile pass that made these decisions.
 	Time   time.Time  `json:"time"`
 	Groups []VIPGroup `json:"groups"`
 }
@@ -123,13 +128,14 @@ type VIPs struct {
 // VIPGroup is a group of VIPs with the same decision.
 type VIPGroup struct {
 	Peers []string `json:"peers,omitempty"`
-	// Reason is one word, Message a sentence, if Peers is empty.
+	// Reason is one word and Message a sentence. Both are set if Peers is empty.
 	Reason    string       `json:"reason,omitempty"`
 	Message   string       `json:"message,omitempty"`
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Hosts represents the hosts on the links of a node's uplinks that have addresses, as just probed.
+// Hosts represents the hosts on the links of a node's uplinks that have given addresses, as just
+// probed.
 type Hosts struct {
 	Node string `json:"node"`
 	// Hosts has an element for each address and each uplink whose network contains it.
@@ -142,23 +148,24 @@ type Host struct {
 	Interface string     `json:"interface"`
 	// HardwareAddr is absent if no host answered, or if no probe was sent.
 	HardwareAddr string `json:"hardwareAddress,omitempty"`
-	// Known is true for a node or router, which may answer for VIPs (proxy ARP) and is not probed itself.
+	// Known is true for a node or router. It may answer for VIPs (proxy ARP), and is not probed
+	// itself.
 	Known bool `json:"known,omitempty"`
 }
 
-// Verdict represents the result for a packet.
+// Verdict represents the result of tracing a packet.
 type Verdict string
 
 const (
-	// NotOurs passes the packet to the node's network stack.
+	// NotOurs means that the packet is passed to the node's network stack.
 	NotOurs Verdict = "NotOurs"
-	// Dropped has a reason.
+	// Dropped means that the packet is dropped, with a reason.
 	Dropped Verdict = "Dropped"
-	// Answered is a reply by the programs, for example to a ping.
+	// Answered means that the programs reply to the packet, for example to a ping.
 	Answered Verdict = "Answered"
-	// Sent is encapsulated to another node.
+	// Sent means that the packet is encapsulated and sent to another node.
 	Sent Verdict = "Sent"
-	// Delivered is forwarded to an endpoint on the node.
+	// Delivered means that the packet is forwarded to an endpoint on the node.
 	Delivered Verdict = "Delivered"
 )
 
@@ -170,16 +177,16 @@ type Trace struct {
 	Steps     []Step `json:"steps"`
 
 	Verdict Verdict `json:"verdict"`
-	// Reason is the drop reason of Dropped.
+	// Reason is the reason of a Dropped packet.
 	Reason string `json:"reason,omitempty"`
-	// Service is namespace/name of the frontend.
+	// Service is "namespace/name" of the frontend's Service.
 	Service  string         `json:"service,omitempty"`
 	NextNode string         `json:"nextNode,omitempty"`
 	Packet   []byte         `json:"packet,omitempty"`
 	Endpoint netip.AddrPort `json:"endpoint,omitzero"`
 }
 
-// Step is one decision.
+// Step is one decision about a traced packet.
 type Step struct {
 	Name string `json:"name"`
 	Text string `json:"text"`

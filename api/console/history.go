@@ -7,13 +7,14 @@ import (
 	"time"
 )
 
-// History represents the history recorded by a node's agent, the line of `history`.
+// History represents the history that a node's agent recorded: the line of `history`.
 type History struct {
 	Node    string         `json:"node"`
 	Entries []HistoryEntry `json:"entries"`
-	// Since is the time of the oldest entry, selected or not; zero if there is no entry.
+	// Since is the time of the oldest entry, even if it is not selected; zero without entries.
 	Since time.Time `json:"since,omitzero"`
-	// Damaged counts lines that cannot be parsed, such as the last line of a killed agent.
+	// Damaged counts lines that cannot be parsed, such as the last line of an agent that was
+	// killed.
 	Damaged int `json:"damaged,omitempty"`
 	// Omitted counts older entries beyond the query's limit.
 	Omitted int `json:"omitted,omitempty"`
@@ -23,41 +24,44 @@ type History struct {
 type HistoryKind string
 
 const (
-	// HistoryAgent is Started or Ended.
+	// HistoryAgent is a start or an end of the agent: Started or Ended.
 	HistoryAgent HistoryKind = "Agent"
-	// HistoryDrops counts the packets dropped in a minute.
+	// HistoryDrops is the number of packets dropped in a minute.
 	HistoryDrops HistoryKind = "Drops"
-	// HistorySession is a BGP or BFD session: Established, Lost, Failing, Removed, BFDUp or BFDDown.
+	// HistorySession is an event of a BGP or BFD session: Established, Lost, Failing, Removed,
+	// BFDUp or BFDDown.
 	HistorySession HistoryKind = "Session"
-	// HistoryRoute are VIPs: Announced, or NotAnnounced.
+	// HistoryRoute is a change of the announcement of VIPs: Announced or NotAnnounced.
 	HistoryRoute HistoryKind = "Route"
-	// HistoryNode are nodes: Added, Removed, Down, Up, Draining, DrainEnded; this one: Isolated, Rejoined,
-	// Problem, Resolved.
+	// HistoryNode is an event of other nodes (Added, Removed, Down, Up, Draining, DrainEnded) or of
+	// this node (Isolated, Rejoined, Problem, Resolved).
 	HistoryNode HistoryKind = "Node"
-	// HistoryEndpoints are endpoints of the node: Ready, NotReady or Gone; or NoneReady, Recovered.
+	// HistoryEndpoints is an event of endpoints on the node (Ready, NotReady, Gone), or of all of
+	// them (NoneReady, Recovered).
 	HistoryEndpoints HistoryKind = "Endpoints"
-	// HistoryLeftOut counts entries of another kind that exceeded the rate limit.
+	// HistoryLeftOut is the number of entries of another kind that exceeded the rate limit.
 	HistoryLeftOut HistoryKind = "LeftOut"
 )
 
-// HistoryEntry is a line of the history and of its file.
+// HistoryEntry is an entry of the history, one line of its file.
 type HistoryEntry struct {
 	Time time.Time   `json:"time"`
 	Kind HistoryKind `json:"kind"`
 	What string      `json:"what,omitempty"`
-	// Services are namespace/name. Without Services, an entry is about the node.
+	// Services are "namespace/name". An entry without Services is about the node.
 	Services []string     `json:"services,omitempty"`
 	VIPs     []netip.Addr `json:"vips,omitempty"`
 	// Names are names of nodes or LBPeers.
 	Names     []string         `json:"names,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Count is, by kind, the node's remaining ready endpoints, the represented VIPs, or omitted entries.
+	// Count is, depending on the kind, the number of the node's remaining ready endpoints, of VIPs
+	// in this entry, or of omitted entries.
 	Count   uint64        `json:"count,omitempty"`
 	Message string        `json:"message,omitempty"`
 	Drops   []HistoryDrop `json:"drops,omitempty"`
 }
 
-// HistoryDrop counts packets dropped in a minute.
+// HistoryDrop counts the packets dropped in a minute for one reason.
 type HistoryDrop struct {
 	Reason string `json:"reason"`
 	// Service is absent for packets that belong to no Service.
@@ -65,13 +69,14 @@ type HistoryDrop struct {
 	Count   uint64 `json:"count"`
 }
 
-// HistoryQuery specifies entries.
+// HistoryQuery selects entries of the history.
 type HistoryQuery struct {
-	// From and To are inclusive bounds; zero: unbounded.
+	// From and To are inclusive bounds; zero means unbounded.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// Service is namespace/name and excludes entries about other Services; empty: all.
+	// Service is "namespace/name" and excludes entries about other Services; empty selects all
+	// entries.
 	Service string `json:"service,omitempty"`
-	// Last limits the result to the newest entries; 0: all.
+	// Last limits the result to the newest entries; 0 means no limit.
 	Last int `json:"last,omitempty"`
 }

@@ -8,15 +8,15 @@ type Preflight struct {
 	Findings []Finding `json:"findings"`
 }
 
-// Level represents the severity of a Finding.
+// Level is the severity of a Finding.
 type Level string
 
 // Levels of findings.
 const (
 	LevelOK Level = "OK"
-	// LevelWarning is a limitation, or requires attention.
+	// LevelWarning is a limitation, or needs attention.
 	LevelWarning Level = "Warning"
-	// LevelFault prevents Millrace from working.
+	// LevelFault is a fault that prevents Millrace from working.
 	LevelFault Level = "Fault"
 )
 
@@ -24,6 +24,6 @@ const (
 type Finding struct {
 	Check string `json:"check"`
 	Level Level  `json:"level"`
-	// Message is the result, with advice for a warning or fault.
+	// Message describes the result, with advice for a warning or fault.
 	Message string `json:"message"`
 }

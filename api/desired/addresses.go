@@ -10,7 +10,7 @@ import (
 	"go4.org/netipx"
 )
 
-// ParseAddress parses an address without a zone. An IPv4-mapped address is returned as IPv4.
+// ParseAddress parses an address without a zone. It returns an IPv4-mapped address as IPv4.
 func ParseAddress(text string) (netip.Addr, error) {
 	text = strings.TrimSpace(text)
 	address, err := netip.ParseAddr(text)
@@ -23,7 +23,7 @@ func ParseAddress(text string) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// ParseHost parses an address that routers forward to a host: a VIP or a node.
+// ParseHost parses the address of a VIP or a node, to which routers can forward packets.
 func ParseHost(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -35,7 +35,7 @@ func ParseHost(text string) (netip.Addr, error) {
 	return address, nil
 }
 
-// ParseRange parses an address, a CIDR or an inclusive range "first-last".
+// ParseRange parses an address, a CIDR, or an inclusive range "first-last".
 func ParseRange(text string) (netipx.IPRange, error) {
 	text = strings.TrimSpace(text)
 	if first, last, ok := strings.Cut(text, "-"); ok {
@@ -95,7 +95,8 @@ type specialRange struct {
 	kind   string
 }
 
-// specials are from RFC 6890, RFC 5771, and RFC 4291, sections 2.4 and 2.5.
+// specials are the special-purpose ranges of RFC 6890, RFC 5771, and RFC 4291, sections 2.4 and
+// 2.5.
 var specials = []specialRange{
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},
@@ -118,7 +119,7 @@ func specialOf(address netip.Addr) (specialRange, bool) {
 	return specialRange{}, false
 }
 
-// announceable returns an error if a range has an address that cannot be a VIP.
+// announceable returns an error if a range contains an address that cannot be a VIP.
 func announceable(r netipx.IPRange) error {
 	for _, special := range specials {
 		if r.Overlaps(netipx.RangeOfPrefix(special.prefix)) {

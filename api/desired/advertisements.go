@@ -20,12 +20,13 @@ import (
 // Advertisement is a valid VIPAdvertisement.
 type Advertisement struct {
 	Name string
-	// Pools and Peers are sorted names; empty: all.
+	// Pools and Peers are sorted names; an empty list selects all.
 	Pools, Peers []string
-	// Services selects VIPs by labels of their Services; nil selects all, also without a Service.
+	// Services selects VIPs by the labels of their Services. Nil selects all VIPs, even without a
+	// Service.
 	Services labels.Selector
 	Nodes    labels.Selector
-	// Communities are from RFC 1997, LargeCommunities from RFC 8092, sorted without duplicates.
+	// Communities (RFC 1997) and LargeCommunities (RFC 8092) are sorted and without duplicates.
 	Communities         []uint32
 	LargeCommunities    [][3]uint32
 	ExtendedCommunities []ExtendedCommunity
@@ -35,10 +36,10 @@ type Advertisement struct {
 	Prepend uint8
 	// Weighed is true if routes have the link bandwidth community with the number of the node's endpoints.
 	Weighed bool
-	// Length4 and Length6 are the prefix lengths of aggregates; 0: one route per VIP.
+	// Length4 and Length6 are the prefix lengths of aggregates; 0 means one route per VIP.
 	Length4, Length6 int
-	// L2 is true if nodes answer for the VIPs on their links instead of announcing them. Interfaces are
-	// these links; empty: those whose network contains the VIP.
+	// L2 is true if nodes answer for the VIPs on their links instead of announcing them to peers.
+	// Interfaces names these links; empty selects those whose network contains the VIP.
 	L2         bool
 	Interfaces []string
 }
@@ -48,10 +49,10 @@ const (
 	shortestAggregate6, longestAggregate6 = 32, 128
 )
 
-// Aggregates reports whether VIPs are announced by shorter prefixes.
+// Aggregates reports whether VIPs are announced by aggregates.
 func (a Advertisement) Aggregates() bool { return a.Length4 > 0 || a.Length6 > 0 }
 
-// Aggregate returns the prefix of a VIP's route, and whether it is shorter than the VIP.
+// Aggregate returns the prefix that announces a VIP, and whether it is an aggregate.
 func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
 	length := a.Length6
 	if vip.Is4() {
@@ -67,7 +68,7 @@ func (a *Advertisement) Aggregate(vip netip.Addr) (netip.Prefix, bool) {
 type ExtendedCommunity struct {
 	// Subtype is RouteTarget or SiteOfOrigin.
 	Subtype byte
-	// Value has 32 bits with a 16-bit ASN, and 16 bits with a larger one.
+	// Value has 32 bits after a 16-bit ASN, and 16 bits after a larger ASN.
 	ASN, Value uint32
 }
 
@@ -81,7 +82,7 @@ func (c ExtendedCommunity) compare(other ExtendedCommunity) int {
 	return cmp.Or(cmp.Compare(c.Subtype, other.Subtype), cmp.Compare(c.ASN, other.ASN), cmp.Compare(c.Value, other.Value))
 }
 
-// wellKnown are the named communities (IANA, BGP Well-known Communities).
+// wellKnown are the communities of the IANA registry BGP Well-known Communities, by name.
 var wellKnown = map[string]uint32{
 	"graceful-shutdown":   0xffff0000, // RFC 8326
 	"accept-own":          0xffff0001, // RFC 7611
@@ -92,8 +93,8 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
-// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name and Nodes, unless nil, are
-// usable.
+// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name, and Nodes unless nil,
+// may be used.
 func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement, []Problem) {
 	p := problems{object: Object{Kind: "VIPAdvertisement", Name: object.Name}}
 	spec := &object.Spec
@@ -152,7 +153,7 @@ func (p *problems) aggregation(advertisement *Advertisement, spec *millracev1bet
 	}
 }
 
-// l2 rejects fields for peers, which would have no effect.
+// l2 parses spec.l2. It rejects fields for peers, which would have no effect.
 func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdvertisementSpec) {
 	if spec.L2 == nil {
 		return
@@ -165,8 +166,8 @@ func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdv
 	}
 }
 
-// addCommunity adds "a:b" (RFC 1997), "a:b:c" (RFC 8092), an extended community, "rt:a:b" or "soo:a:b", or
-// a well-known community by name.
+// addCommunity parses and adds a community: "a:b" (RFC 1997), "a:b:c" (RFC 8092), an extended one,
+// "rt:a:b" or "soo:a:b", or a well-known one by name.
 func (a *Advertisement) addCommunity(text string) error {
 	if value, found := wellKnown[text]; found {
 		a.Communities = append(a.Communities, value)
@@ -203,7 +204,8 @@ func (a *Advertisement) addCommunity(text string) error {
 	return nil
 }
 
-// addExtended leaves four octets for the value after a two-octet ASN, two after a longer one.
+// addExtended parses and adds an extended community. Its value has four octets after a two-octet
+// ASN, and two octets after a longer one.
 func (a *Advertisement) addExtended(subtype byte, text string, parts []string) error {
 	if len(parts) != 2 {
 		return fmt.Errorf("%q: an extended community has two numbers after its name (rt:64512:100)", text)
@@ -224,7 +226,8 @@ func (a *Advertisement) addExtended(subtype byte, text string, parts []string) e
 	return nil
 }
 
-// Advertisements returns problems including references to missing pools and peers.
+// Advertisements returns the problems of VIPAdvertisements, including references to missing pools
+// and peers.
 func Advertisements(
 	objects []millracev1beta1.VIPAdvertisement,
 	pools []millracev1beta1.VIPPool,
@@ -261,7 +264,8 @@ func (p *problems) references(field, kind string, names []string, existing sets.
 	}
 }
 
-// Selects reports whether the advertisement selects a VIP by its pool and the labels of its Services.
+// Selects reports whether the advertisement selects a VIP with this pool and these labels of its
+// Services.
 func (a *Advertisement) Selects(pool string, services []labels.Set) bool {
 	if len(a.Pools) > 0 && !slices.Contains(a.Pools, pool) {
 		return false

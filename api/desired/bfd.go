@@ -10,7 +10,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Defaults and bounds of LBPeer.spec.bfd, as in its schema.
+// Defaults and bounds of LBPeer.spec.bfd. They equal those of its schema.
 const (
 	defaultBFDInterval   = 100 * time.Millisecond
 	defaultBFDMultiplier = 3
@@ -24,7 +24,7 @@ type BFD struct {
 	TransmitInterval, ReceiveInterval time.Duration
 	DetectMultiplier                  uint8
 	Multihop                          bool
-	// MinimumTTL is 0 if any TTL is accepted.
+	// MinimumTTL is the minimum TTL of received packets; 0 accepts any.
 	MinimumTTL uint8
 }
 

@@ -37,7 +37,7 @@ func TestCanaries(t *testing.T) {
 	}
 }
 
-// Two LBPeers cannot have a common canary, and no pool assigns one.
+// TestCanariesAreOwned checks that a canary belongs to one LBPeer and is not assigned from a pool.
 func TestCanariesAreOwned(t *testing.T) {
 	peers := []millracev1beta1.LBPeer{
 		withCanaries("tor1", "198.51.100.1", "203.0.113.250"), withCanaries("tor2", "198.51.100.2", "203.0.113.250"),

@@ -14,26 +14,30 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// AdvertisedVIP has the attributes of a VIP that advertisements select by.
+// AdvertisedVIP contains the attributes by which advertisements select a VIP.
 type AdvertisedVIP struct {
 	Address  netip.Addr
 	Pool     string
 	Services []labels.Set
 }
 
-// Conflict describes VIPs that two advertisements announce to the same peer with different attributes.
+// Conflict represents VIPs that two advertisements announce to the same peer with different
+// attributes.
 type Conflict struct {
-	// By is the advertisement whose attributes apply: the first by name that selects the VIP.
+	// By is the name of the advertisement whose attributes apply: the first by name that selects
+	// the VIP.
 	By string
-	// Peer and VIP are the first ones by name and in the order of the VIPs. VIPs counts all.
+	// Peer is the first affected peer by name, and VIP the first affected VIP in the order of the
+	// VIPs. VIPs is the number of affected VIPs.
 	Peer string
 	VIP  netip.Addr
 	VIPs int
-	// Aggregate is the VIP's aggregate, if the other advertisement selects only other VIPs of it.
+	// Aggregate is valid if the advertisements conflict only because By selects other VIPs of the
+	// same aggregate.
 	Aggregate netip.Prefix
 }
 
-// Message returns a sentence.
+// Message returns a sentence for the condition Conflicted.
 func (c Conflict) Message() string {
 	subject, reason := c.VIP.String()+" is", "which also selects it"
 	if c.VIPs > 1 {
@@ -46,9 +50,9 @@ func (c Conflict) Message() string {
 		subject, c.Peer, c.By, reason)
 }
 
-// Conflicts returns the first conflict of each advertisement with an earlier one by name: about a VIP that
-// both select, or VIPs of one aggregate. Only valid advertisements and peers may be passed, sorted by name.
-// A VIP counts once for each overruled advertisement.
+// Conflicts returns, by name, the first conflict of each advertisement with an earlier one: both
+// select the same VIP, or VIPs of the same aggregate. The advertisements and peers must be valid
+// and sorted by name. A VIP is counted once for each overruled advertisement.
 func Conflicts(
 	advertisements []Advertisement,
 	peers []Peer,
@@ -92,15 +96,16 @@ type sharedAggregate struct {
 }
 
 type aggregateUse struct {
-	// by is the first pair by name whose other advertisement uses the aggregate, too, or nil.
+	// by is the pair with the first advertisement by name that uses the same aggregate, or nil.
 	by *advertisementPair
-	// vips are the VIPs that only the overruled advertisement selects.
+	// vips are the VIPs of the aggregate that only the overruled advertisement selects.
 	vips []netip.Addr
 }
 
 type sharedAggregates map[sharedAggregate]*aggregateUse
 
-// add ignores an advertisement that is overruled for the VIP: it does not announce it with an aggregate.
+// add records the aggregates by which the pair announces a VIP. It ignores an advertisement that is
+// overruled for the VIP, because its aggregate does not announce it.
 func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
 		return
@@ -122,7 +127,7 @@ func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overr
 				have.by = pair
 			}
 		case len(have.vips) == 0 || have.vips[len(have.vips)-1] != vip.Address:
-			// The last VIP is the same if several pairs add it.
+			// Several pairs can add the same VIP; it is then the last one.
 			have.vips = append(have.vips, vip.Address)
 		}
 	}
@@ -145,8 +150,8 @@ func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	}
 }
 
-// advertisementPair differs in attributes for a common peer of a common node; ipv4 and ipv6 are the first
-// such peers of each family.
+// advertisementPair is a pair of advertisements with different attributes for a common peer of a
+// common node. ipv4 and ipv6 are the first such peers of each family.
 type advertisementPair struct {
 	decides, yields *Advertisement
 	ipv4, ipv6      string
@@ -159,8 +164,8 @@ func (r *advertisementPair) peer(vip netip.Addr) string {
 	return r.ipv6
 }
 
-// conflictingPairs sorts by the overruled name. It evaluates each selector once per node and then compares
-// sets of nodes.
+// conflictingPairs returns pairs sorted by the name of the overruled advertisement. Each selector
+// is evaluated once per node; the resulting sets of nodes are then compared.
 func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
@@ -192,7 +197,8 @@ func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labe
 	return pairs
 }
 
-// complete reports whether a peer would add nothing to the pair, or is not selected by both advertisements.
+// complete reports whether the peer's families already have a peer in the pair, or one of the
+// advertisements does not select the peer.
 func (r *advertisementPair) complete(peer *Peer) bool {
 	return (r.ipv4 != "" || !peer.IPv4) && (r.ipv6 != "" || !peer.IPv6) ||
 		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
@@ -249,7 +255,8 @@ func (s *selections) nodesOf(selector labels.Selector) nodeSet {
 	return set
 }
 
-// attributeClasses returns, for each advertisement, the index of the first one with equal route attributes.
+// attributeClasses returns for each advertisement the index of the first one with the same route
+// attributes.
 func attributeClasses(advertisements []Advertisement) []int {
 	classes := make([]int, len(advertisements))
 	known := map[string]int{}
@@ -269,7 +276,8 @@ func (a *Advertisement) isFor(peer string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
 }
 
-// attributesKey is equal for equal route attributes; lists are sorted.
+// attributesKey returns a text that is equal for equal route attributes. Their lists are sorted
+// already.
 func attributesKey(a *Advertisement) string {
 	number := func(value *uint32) string {
 		if value == nil {

@@ -73,7 +73,7 @@ func TestConflicts(t *testing.T) {
 			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4 = tier("front"), 24 }),
 			advertisement("y", &alsoLow, func(a *Advertisement) { a.Services, a.Length4 = tier("back"), 24 }),
 		}, nodes, nil},
-		// Its VIP of the aggregate has its own route because of another advertisement.
+		// Advertisement w announces x's VIP of the aggregate by a separate route.
 		{"overruled in one aggregate", []Advertisement{
 			advertisement("w", &low, func(a *Advertisement) { a.Services = tier("front") }),
 			advertisement("x", &low, func(a *Advertisement) { a.Services, a.Length4, a.Pools = tier("front"), 24, []string{"a"} }),

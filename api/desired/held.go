@@ -20,11 +20,11 @@ import (
 // Endpoint is an address of an EndpointSlice.
 type Endpoint struct {
 	Address netip.Addr
-	// Slice is the namespace and name of the EndpointSlice.
+	// Slice is "namespace/name" of the EndpointSlice.
 	Slice string
 }
 
-// EndpointsWithin returns the endpoints of a slice whose address is in a set.
+// EndpointsWithin returns the endpoints of a slice whose addresses are in a set.
 func EndpointsWithin(slice *discoveryv1.EndpointSlice, set *netipx.IPSet) (found []Endpoint) {
 	for i := range slice.Endpoints {
 		for _, text := range slice.Endpoints[i].Addresses {
@@ -36,8 +36,8 @@ func EndpointsWithin(slice *discoveryv1.EndpointSlice, set *netipx.IPSet) (found
 	return found
 }
 
-// Added returns the addresses that VIPPool.status.usable does not have yet. Until it has them, agents
-// accept endpoints with them and no VIP is assigned from them.
+// Added returns the pool's addresses that VIPPool.status.usable does not contain yet. Until it
+// does, agents accept endpoints with these addresses, and no VIP is assigned from them.
 func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	if isTruncated(object) {
 		return setOf()
@@ -45,13 +45,15 @@ func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	return difference(p.Addresses, ParseUsable(object, *p))
 }
 
-// isTruncated reports whether VIPPool.status.usable has no room for all ranges of the current generation.
+// isTruncated reports whether VIPPool.status.usable is too short for all ranges of the current
+// generation.
 func isTruncated(object *millracev1beta1.VIPPool) bool {
 	ready := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionReady)
 	return len(object.Status.Usable) >= maxUsable && ready != nil && ready.ObservedGeneration == object.Generation
 }
 
-// Admitted returns the pools without their added addresses; those without any other address are left out.
+// Admitted returns the pools without their added addresses. Pools without any other address are
+// omitted.
 func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool) {
 	for _, pool := range pools {
 		i := slices.IndexFunc(objects, func(object millracev1beta1.VIPPool) bool { return object.Name == pool.Name })
@@ -66,8 +68,9 @@ func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool)
 	return admitted
 }
 
-// IsHeld reports whether the operator holds a pool for endpoints in its added addresses, until spec
-// changes, because the next pod may get another of these addresses.
+// IsHeld reports whether the operator holds back the added addresses of a pool because endpoints
+// have some of them. It holds them until spec changes, because the next pod may get another of
+// these addresses.
 func IsHeld(object *millracev1beta1.VIPPool) bool {
 	held := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	return held != nil && held.Status == metav1.ConditionTrue && held.ObservedGeneration == object.Generation
@@ -86,7 +89,8 @@ func (p *Pool) dropHeld(object *millracev1beta1.VIPPool) {
 
 const endpointsInMessage = 3
 
-// OverlapMessage returns why a pool with endpoints among its added addresses is held, or "" without any.
+// OverlapMessage returns the message for a pool whose added addresses contain those of endpoints,
+// or "" without endpoints.
 func OverlapMessage(endpoints []Endpoint) string {
 	if len(endpoints) == 0 {
 		return ""

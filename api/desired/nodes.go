@@ -7,7 +7,8 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// NodeAddresses returns the first InternalIP of each family of Node.status.addresses in canonical form.
+// NodeAddresses returns the first InternalIP of each family in Node.status.addresses, in canonical
+// form.
 func NodeAddresses(node *corev1.Node) []string {
 	var addresses []string
 	seen := sets.New[bool]()
@@ -25,7 +26,7 @@ func NodeAddresses(node *corev1.Node) []string {
 	return addresses
 }
 
-// NodePodCIDRs returns the first of each family of Node.spec.podCIDRs in canonical form.
+// NodePodCIDRs returns the first network of each family in Node.spec.podCIDRs, in canonical form.
 func NodePodCIDRs(node *corev1.Node) []string {
 	var networks []string
 	seen := sets.New[bool]()
@@ -40,5 +41,5 @@ func NodePodCIDRs(node *corev1.Node) []string {
 	return networks
 }
 
-// NodeZone returns the zone label of a Node, or "" (well-known label topology.kubernetes.io/zone).
+// NodeZone returns the value of a Node's label topology.kubernetes.io/zone, or "".
 func NodeZone(node *corev1.Node) string { return node.Labels[corev1.LabelTopologyZone] }

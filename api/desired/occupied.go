@@ -15,10 +15,10 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Occupied is a range of addresses used in the cluster, which cannot be VIPs.
+// Occupied is a range of addresses that the cluster uses, so that they cannot be VIPs.
 type Occupied struct {
 	Range netipx.IPRange
-	// By identifies the object that has them, such as `Node "node1"`.
+	// By identifies the object with these addresses, such as `Node "node1"`.
 	By string
 	// Host is true for the single address of a node or router, and false for a network.
 	Host bool
@@ -26,7 +26,8 @@ type Occupied struct {
 	Created int64
 }
 
-// Precedes reports whether the host keeps its address: if it is not younger than the VIP in seconds.
+// Precedes reports whether the host keeps its address because it is not younger than the VIP.
+// Creation times have a resolution of one second.
 func (o Occupied) Precedes(vip *millracev1beta1.VIP) bool { return o.Created <= created(vip) }
 
 func created(object metav1.Object) int64 {
@@ -41,7 +42,8 @@ func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupie
 	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
 }
 
-// NewerHostMessage returns the message for a VIP whose address is also that of a younger node or router.
+// NewerHostMessage returns the message for a VIP whose address is also the address of a younger
+// node or router.
 func NewerHostMessage(vip netip.Addr, by string) string {
 	return fmt.Sprintf("%s is also the address of %s, which is newer than the VIP and receives no packets from routers: "+
 		"change the address of the host", vip, by)
@@ -53,7 +55,7 @@ func OccupiedVIP(vip netip.Addr, by string) string {
 		"assign another address to the Service", vip, by)
 }
 
-// OccupiedByNode returns InternalIPs, ExternalIPs and pod networks of a Node.
+// OccupiedByNode returns the InternalIPs, ExternalIPs and pod networks of a Node.
 func OccupiedByNode(node *corev1.Node) []Occupied {
 	var occupied []Occupied
 	for _, candidate := range node.Status.Addresses {
@@ -83,7 +85,7 @@ func OccupiedByLBNode(node *millracev1beta1.LBNode) []Occupied {
 	return append(occupied, networks(node.Spec.PodCIDRs, by)...)
 }
 
-// OccupiedByPeer returns the address of a router, and its canaries.
+// OccupiedByPeer returns the address and the canaries of an LBPeer's router.
 func OccupiedByPeer(peer *millracev1beta1.LBPeer) []Occupied {
 	var occupied []Occupied
 	if address, err := parseRouter(peer.Spec.Router.Address); err == nil {
@@ -98,7 +100,7 @@ func OccupiedByPeer(peer *millracev1beta1.LBPeer) []Occupied {
 	return occupied
 }
 
-// OccupiedByServiceCIDR returns a network of cluster IPs (ServiceCIDR.spec.cidrs).
+// OccupiedByServiceCIDR returns the networks of cluster IPs in ServiceCIDR.spec.cidrs.
 func OccupiedByServiceCIDR(object *networkingv1.ServiceCIDR) []Occupied {
 	return networks(object.Spec.CIDRs, fmt.Sprintf("ServiceCIDR %q", object.Name))
 }
@@ -125,13 +127,13 @@ func networks(cidrs []string, by string) []Occupied {
 	return occupied
 }
 
-// Occupation is the set of used addresses of a cluster.
+// Occupation is the set of all addresses that a cluster uses.
 type Occupation struct {
 	all []Occupied
 	set *netipx.IPSet
 }
 
-// NewOccupation returns the union of ranges. Messages list them in this order.
+// NewOccupation returns the union of the ranges. Messages name the objects in the given order.
 func NewOccupation(all []Occupied) Occupation {
 	ranges := make([]netipx.IPRange, 0, len(all))
 	for _, occupied := range all {
@@ -142,8 +144,8 @@ func NewOccupation(all []Occupied) Occupation {
 
 const maxNamed = 5
 
-// dropOccupied removes used addresses, and adds one limit that lists the first. Reserved ones are not
-// reported.
+// dropOccupied removes used addresses from the pool, and adds one limit that names the first
+// objects. Reserved addresses are not reported.
 func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupation) {
 	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
 		return

@@ -38,7 +38,7 @@ func TestOverlap(t *testing.T) {
 		name    string
 		objects []millracev1beta1.VIPPool
 		usable  []string
-		// limits are "name reason message" of pools that are used, problems of others.
+		// limits are "name reason message" of pools in use, problems those of other pools.
 		limits, problems []string
 	}{
 		{

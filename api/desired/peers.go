@@ -17,7 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Defaults of LBPeer, as in its schema.
+// Defaults of LBPeer. They equal those of its schema.
 const (
 	defaultPeerPort         = 179
 	defaultHoldTime         = 90 * time.Second
@@ -26,13 +26,14 @@ const (
 	defaultMaxPeers         = 16
 )
 
-// longestTime is the maximum of a 16-bit field in seconds (RFC 4271, section 4.2).
+// longestTime is the maximum of a 16-bit field in seconds, such as the hold time (RFC 4271, section
+// 4.2).
 const longestTime = math.MaxUint16 * time.Second
 
 // transitionASN is AS_TRANS (RFC 6793, section 9).
 const transitionASN = 23456
 
-// PasswordKey is the key in a Secret with the password of sessions.
+// PasswordKey is the key of the sessions' password in a Secret.
 const PasswordKey = "password"
 
 // LongestPassword is the maximum length of a password in bytes (Linux, TCP_MD5SIG_MAXKEYLEN).
@@ -40,13 +41,16 @@ const LongestPassword = 80
 
 // Peer is a valid LBPeer.
 type Peer struct {
-	// Session has a copy for each router of a range.
+	// Session is a template for a range of routers: each router of the range has a copy.
 	Session
-	// Gateway is the family of the default route whose gateway is the router; empty if Address is set.
+	// Gateway is the family of the default route whose gateway is the router; empty if the router
+	// is specified otherwise.
 	Gateway millracev1beta1.AddressFamily
-	// Interface is the interface with the router that is found by its advertisements; empty if Address is set.
+	// Interface is the interface on which the router is found by its router advertisements; empty
+	// if the router is specified otherwise.
 	Interface string
-	// Range is the network of routers, MaxPeers their maximum with a session to a node; else invalid and 0.
+	// Range is the network of a range of routers and MaxPeers the maximum number of routers with a
+	// session to a node. For a single router, Range is invalid and MaxPeers 0.
 	Range    netip.Prefix
 	MaxPeers int
 	Nodes    labels.Selector
@@ -57,25 +61,27 @@ type Peer struct {
 
 // Session configures a node's BGP session with a router.
 type Session struct {
-	// Name is the LBPeer's name; for a router of a range, followed by its address.
+	// Name is the name of the LBPeer. For a router of a range, the router's address follows.
 	Name string
-	// OfRange is the LBPeer's name for a router of a range, otherwise empty.
+	// OfRange is the name of the LBPeer for a router of a range; otherwise empty.
 	OfRange string
 	Address netip.Addr
 	Port    uint16
-	// ASN is 0 if any number except LocalASN is accepted.
+	// ASN is 0 if any AS number except LocalASN is accepted.
 	ASN, LocalASN uint32
 	HoldTime      time.Duration
 	// KeepaliveTime is in whole seconds, like the other times.
 	KeepaliveTime    time.Duration
 	ConnectRetryTime time.Duration
-	// Passive is true if the router connects.
+	// Passive is true if the node waits for a connection of the router.
 	Passive bool
-	// MultiHopTTL is 0 for a directly connected peer.
+	// MultiHopTTL is the TTL of the session's packets; 0 for a directly connected router.
 	MultiHopTTL uint8
-	// SecurityHops is the maximum distance of the router in hops with TTL security (RFC 5082); 0: disabled.
+	// SecurityHops is the maximum distance of the router in hops for TTL security (RFC 5082); 0
+	// disables it.
 	SecurityHops uint8
-	// Source is the node's address, or SourceInterface has it; without both, the kernel selects it.
+	// Source is the node's address in the session, or SourceInterface is the interface with this
+	// address. Without both, the kernel selects the address.
 	Source          netip.Addr
 	SourceInterface string
 	PasswordSecret  string
@@ -83,11 +89,11 @@ type Session struct {
 	IPv4, IPv6 bool
 	// ExtendedNextHop is true if IPv4 routes have an IPv6 next hop (RFC 8950).
 	ExtendedNextHop bool
-	// RestartTime is 0 if graceful restart is disabled.
+	// RestartTime is the restart time of graceful restart; 0 disables graceful restart.
 	RestartTime time.Duration
 }
 
-// ParsePeer parses an LBPeer. If it is invalid, only Name and Nodes, unless nil, are usable.
+// ParsePeer parses an LBPeer. If it is invalid, only Name, and Nodes unless nil, may be used.
 func ParsePeer(object *millracev1beta1.LBPeer) (Peer, []Problem) {
 	p := problems{object: Object{Kind: "LBPeer", Name: object.Name}}
 	spec := &object.Spec
@@ -271,7 +277,8 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.Source = address
 }
 
-// parseRouter accepts loopback addresses of the node and link-local IPv4 addresses of some providers.
+// parseRouter parses the address of a router. It accepts loopback addresses, because a router can
+// run on the node, and link-local IPv4 addresses, which some providers use.
 func parseRouter(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -324,7 +331,7 @@ func (p *problems) times(session *Session, spec *millracev1beta1.LBPeerSpec) {
 		}
 	}
 	session.ConnectRetryTime = p.duration("spec.connectRetryTime", spec.ConnectRetryTime, defaultConnectRetryTime, time.Second, 600*time.Second)
-	// Only times that are sent to the router must be whole seconds; these two are local.
+	// These two times are not sent to the router and need not be whole seconds.
 	session.KeepaliveTime = session.KeepaliveTime.Truncate(time.Second)
 	session.ConnectRetryTime = session.ConnectRetryTime.Truncate(time.Second)
 
@@ -354,7 +361,8 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 	}
 }
 
-// Peers returns the problems of LBPeers. Of two for the same router and nodes the older is used.
+// Peers returns the problems of LBPeers. If two specify the same router for the same nodes, the
+// older one is used.
 func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })
@@ -371,7 +379,7 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 			found = append(found, invalid...)
 			continue
 		}
-		// Different selectors are assumed to select different nodes; agents detect exceptions.
+		// Different selectors are assumed to select different nodes; agents detect the exceptions.
 		same := slices.IndexFunc(used, func(other known) bool {
 			return sameRouters(&other.peer, &peer) && (object.Spec.NodeSelector == nil || other.selector == nil ||
 				equality.Semantic.DeepEqual(object.Spec.NodeSelector, other.selector))
@@ -404,7 +412,8 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	return found
 }
 
-// sameRouters reports common routers. A single router never equals a router of a range.
+// sameRouters reports whether two LBPeers have a router in common. A single router and a range do
+// not conflict.
 func sameRouters(a, b *Peer) bool {
 	if a.Range.IsValid() || b.Range.IsValid() {
 		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)

@@ -18,16 +18,18 @@ import (
 // Pool is a valid VIPPool.
 type Pool struct {
 	Name string
-	// Priority orders pools: the highest is tried first, then selective ones, then by name.
+	// Priority orders pools. The highest is tried first. Of pools with equal priority, those with a
+	// namespace selector are tried first, then by name.
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses can be assigned: neither reserved nor avoided. Pools also removes those of older pools and
-	// used ones.
+	// Addresses are the addresses that can be assigned, without reserved and avoided ones. Function
+	// Pools also removes addresses of older pools and used addresses.
 	Addresses *netipx.IPSet
-	// Reserved are addresses of other hosts, in this pool or outside.
+	// Reserved are the addresses in spec.reserved, which belong to other hosts. They need not be in
+	// the pool.
 	Reserved *netipx.IPSet
-	// SharedByAll lets Services of different namespaces share an address.
+	// SharedByAll allows Services of different namespaces to share an address.
 	SharedByAll bool
 	Limits      []Problem
 
@@ -42,7 +44,8 @@ type quota struct {
 	max        int
 }
 
-// ParsePool parses a VIPPool by itself. If it is invalid, only Name is usable.
+// ParsePool parses a VIPPool without regard to other objects. If it is invalid, only Name may be
+// used.
 func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	p := problems{object: poolObject(object)}
 	all := p.set("spec.addresses", object.Spec.Addresses, announceable)
@@ -64,7 +67,7 @@ func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	}, p.found
 }
 
-// set leaves out ranges that are invalid or that check rejects.
+// set parses ranges and omits those that are invalid or that check rejects.
 func (p *problems) set(field string, texts []string, check func(netipx.IPRange) error) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for i, text := range texts {
@@ -95,7 +98,7 @@ func (p *problems) avoided(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	var builder netipx.IPSetBuilder
 	for _, text := range object.Spec.Addresses {
 		prefix, err := netip.ParsePrefix(strings.TrimSpace(text))
-		// In CIDRs of one or two addresses, all are host addresses (RFC 3021, RFC 6164).
+		// All addresses of a CIDR of one or two addresses are host addresses (RFC 3021, RFC 6164).
 		if err != nil || prefix.Addr().BitLen()-prefix.Bits() < 2 {
 			continue
 		}
@@ -114,7 +117,7 @@ func poolObject(object *millracev1beta1.VIPPool) Object {
 	return Object{Kind: "VIPPool", Name: object.Name}
 }
 
-// quotas parses the quotas of a pool, followed by the quota of all other namespaces.
+// quotas parses the quotas of a pool. The last one applies to all other namespaces.
 func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	if object == nil {
 		return nil
@@ -128,7 +131,8 @@ func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	return append(quotas, quota{labels.Everything(), int(object.Max)})
 }
 
-// Quota returns the maximum number of addresses of a namespace with these labels, if limited.
+// Quota returns the maximum number of addresses of a namespace with these labels, and whether there
+// is one.
 func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	for _, quota := range p.quotas {
 		if quota.namespaces.Matches(namespace) {
@@ -138,22 +142,25 @@ func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	return 0, false
 }
 
-// Selects reports whether a Service can use the pool, given the labels of its namespace and its own.
+// Selects reports whether a Service with these labels in a namespace with these labels can use the
+// pool.
 func (p Pool) Selects(namespace, service labels.Set) bool {
 	return p.namespaces.Matches(namespace) && p.services.Matches(service)
 }
 
-// Selective reports whether the pool is for selected namespaces.
+// Selective reports whether the pool has a namespace selector.
 func (p Pool) Selective() bool { return !p.namespaces.Empty() }
 
-// IsSameFor reports whether the pool treats two sets of labels of a namespace equally.
+// IsSameFor reports whether a namespace can use the pool and has the same quota with either set of
+// labels.
 func (p Pool) IsSameFor(a, b labels.Set) bool {
 	mostOfA, isLimitedForA := p.Quota(a)
 	mostOfB, isLimitedForB := p.Quota(b)
 	return p.namespaces.Matches(a) == p.namespaces.Matches(b) && mostOfA == mostOfB && isLimitedForA == isLimitedForB
 }
 
-// Equal reports whether two pools assign the same addresses to the same Services, with equal limits.
+// Equal reports whether two pools assign the same addresses to the same Services with the same
+// quotas and limits.
 func (p Pool) Equal(other Pool) bool {
 	sameSelector := func(a, b labels.Selector) bool { return a.String() == b.String() }
 	sameQuota := func(a, b quota) bool { return a.max == b.max && sameSelector(a.namespaces, b.namespaces) }
@@ -163,8 +170,9 @@ func (p Pool) Equal(other Pool) bool {
 		sameSelector(p.namespaces, other.namespaces) && sameSelector(p.services, other.services)
 }
 
-// Pools returns the usable pools, and the problems of the others. Common addresses belong to the oldest
-// pool. A pool that loses addresses to others has Limits; without any usable address it is left out.
+// Pools returns the usable pools and the problems of the others. An address of several pools
+// belongs to the oldest one. A pool that loses addresses has Limits. A pool without any usable
+// address is omitted.
 func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })
@@ -197,10 +205,12 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 	return pools, found
 }
 
-// maxUsable is twice the maximum of spec.addresses, because as many reserved ranges can split them.
+// maxUsable is twice the maximum length of spec.addresses, because the same number of reserved
+// ranges can split them.
 const maxUsable = 512
 
-// UsableRanges returns the sorted ranges for VIPPool.status.usable, the largest if there are too many.
+// UsableRanges returns the ranges for VIPPool.status.usable, sorted. If there are too many, the
+// smallest are omitted.
 func (p *Pool) UsableRanges() []string {
 	ranges := p.Addresses.Ranges()
 	if len(ranges) > maxUsable {
@@ -220,7 +230,7 @@ func sizeOf(r netipx.IPRange) *big.Int {
 	return new(big.Int).Sub(new(big.Int).SetBytes(last[:]), new(big.Int).SetBytes(first[:]))
 }
 
-// ParseUsable returns the addresses in VIPPool.status.usable that the pool still has.
+// ParseUsable returns the addresses in VIPPool.status.usable that are still in the pool.
 func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	var ranges []netipx.IPRange
 	for _, text := range object.Status.Usable {
@@ -231,7 +241,8 @@ func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	return Common(pool.Addresses, setOf(ranges...))
 }
 
-// PoolHas reports whether an address can be assigned from a pool, ignoring invalid entries.
+// PoolHas reports whether a pool contains an address that can be assigned. Invalid entries of the
+// pool are ignored.
 func PoolHas(object *millracev1beta1.VIPPool, address netip.Addr) bool {
 	pool, _ := ParsePool(object)
 	return pool.Addresses.Contains(address)

@@ -37,7 +37,7 @@ func TestPools(t *testing.T) {
 		name    string
 		objects []millracev1beta1.VIPPool
 		used    []string
-		// problems are "name reason message".
+		// problems are texts "name reason message".
 		problems []string
 	}{
 		{
@@ -85,7 +85,7 @@ func TestPools(t *testing.T) {
 	}
 }
 
-// checkProblems compares problems with prefixes of "name reason message".
+// checkProblems compares problems with prefixes of texts "name reason message".
 func checkProblems(t *testing.T, problems []Problem, want []string) {
 	t.Helper()
 	if len(problems) != len(want) {

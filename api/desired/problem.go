@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired converts API objects to typed values and problems, so that operator and agents interpret
-// them equally. It is pure.
+// Package desired converts API objects to typed values and problems, so that the operator and the
+// agents interpret them in the same way. It is pure.
 package desired
 
 import (
@@ -21,12 +21,12 @@ type Object struct {
 	Namespace, Name string
 }
 
-// Problem is a reason why an object, or a part of it, is not used.
+// Problem is a reason why an object or a part of it is not used.
 type Problem struct {
 	Object Object
 	// Field is the path of the field, such as "spec.addresses[1]".
 	Field string
-	// Reason is a reason of conditions of the API.
+	// Reason is a reason of the API's conditions.
 	Reason string
 	// Message is a sentence that starts with the field.
 	Message string
@@ -45,7 +45,8 @@ func (p *problems) invalid(field, format string, arguments ...any) {
 	p.add(millracev1beta1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
 }
 
-// selector returns everything for an absent selector and nil for an invalid one.
+// selector parses a label selector. It returns labels.Everything for nil, and nil for an invalid
+// selector.
 func (p *problems) selector(field string, selector *metav1.LabelSelector) labels.Selector {
 	if selector == nil {
 		return labels.Everything()
@@ -58,7 +59,7 @@ func (p *problems) selector(field string, selector *metav1.LabelSelector) labels
 	return parsed
 }
 
-// within validates that a number is in the range from lowest to highest.
+// within validates that a number is between lowest and highest.
 func (p *problems) within(field string, value, lowest, highest int64) int64 {
 	if value < lowest || value > highest {
 		p.invalid(field, "%d is not between %d and %d", value, lowest, highest)
@@ -66,12 +67,13 @@ func (p *problems) within(field string, value, lowest, highest int64) int64 {
 	return value
 }
 
-// Older reports whether a was created before b, or in the same second and is first by name.
+// Older reports whether a precedes b in the order of CompareAge.
 func Older(a, b metav1.Object) bool {
 	return CompareAge(a, b) < 0
 }
 
-// CompareAge orders objects by creation time, then name. In a conflict the first one wins.
+// CompareAge orders objects by creation time, then by namespace and name. In a conflict the first
+// one takes precedence.
 func CompareAge(a, b metav1.Object) int {
 	return cmp.Or(
 		a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time),

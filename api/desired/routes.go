@@ -12,14 +12,14 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// RouteKey is a port of a Service with a VIPRoute.
+// RouteKey identifies a port of a Service that a VIPRoute forwards.
 type RouteKey struct {
 	Service  types.NamespacedName
 	Port     uint16
 	Protocol corev1.Protocol
 }
 
-// RoutePort is a port with its backends.
+// RoutePort is a port of a VIPRoute with its backends.
 type RoutePort struct {
 	RouteKey
 	// Field is the path of the port in the VIPRoute.
@@ -32,12 +32,13 @@ type RouteBackend struct {
 	Service types.NamespacedName
 	Port    uint16
 	Weight  uint32
-	// Refused backends are unusable: their share of connections is rejected. Service and Port may be empty.
+	// Refused is true for a backend that must not be used: its share of connections is rejected.
+	// Service and Port may be empty.
 	Refused bool
 }
 
-// Flaw returns the reason why a port has no effect on its Service, or "". service is nil if it does not
-// exist.
+// Flaw returns the reason why the port has no effect on its Service, or "". A nil service means
+// that it does not exist.
 func (p *RoutePort) Flaw(service *corev1.Service) string {
 	switch {
 	case service == nil:
@@ -50,7 +51,8 @@ func (p *RoutePort) Flaw(service *corev1.Service) string {
 	return ""
 }
 
-// Find returns the port of the backend's Service, or nil and the reason why its share is rejected.
+// Find returns the port of the backend's Service. If it returns nil, the backend's share of
+// connections is rejected for the reason flaw.
 func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev1.ServicePort, flaw string) {
 	switch {
 	case service == nil:
@@ -78,12 +80,13 @@ func FindPort(service *corev1.Service, number uint16, protocol corev1.Protocol) 
 	return nil
 }
 
-// Taken returns the message for a port that an older VIPRoute has.
+// Taken returns the message for a port that belongs to an older VIPRoute.
 func (p *RoutePort) Taken(older string) string {
 	return fmt.Sprintf("%s: port %d/%s of Service %s belongs to VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
-// ParseRoute leaves out an invalid port; the share of an invalid backend is rejected.
+// ParseRoute parses a VIPRoute. Invalid ports are omitted, and invalid backends are returned as
+// refused.
 func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {

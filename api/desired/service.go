@@ -13,11 +13,12 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Class selects the Services that an operator assigns addresses to.
+// Class selects the Services to which an operator assigns addresses.
 type Class struct {
-	// Name is the value of Service.spec.loadBalancerClass; empty: millrace.io/lb.
+	// Name is the value of Service.spec.loadBalancerClass; empty means millrace.io/lb.
 	Name string
-	// IsDefault is true for the default load balancer, which also serves Services without a class.
+	// IsDefault is true for the default load balancer, which also serves Services without a load
+	// balancer class.
 	IsDefault bool
 }
 
@@ -29,7 +30,7 @@ func ParseClassName(name string) error {
 	return nil
 }
 
-// Serves reports whether addresses are assigned to a Service.
+// Serves reports whether the operator assigns addresses to a Service.
 func (c Class) Serves(service *corev1.Service) bool {
 	if service.Spec.Type != corev1.ServiceTypeLoadBalancer || service.DeletionTimestamp != nil {
 		return false
@@ -41,7 +42,8 @@ func (c Class) Serves(service *corev1.Service) bool {
 	return *class == cmp.Or(c.Name, millracev1beta1.Class)
 }
 
-// HasClassOfAddress reports whether a load balancer Service still has the class of its address.
+// HasClassOfAddress reports whether a Service still has the load balancer class for which its
+// address was assigned.
 func HasClassOfAddress(service *corev1.Service) bool {
 	class := service.Spec.LoadBalancerClass
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&

@@ -21,7 +21,7 @@ func TestServiceFields(t *testing.T) {
 	})
 }
 
-// An ExternalName Service has another type, so its name is ignored.
+// An ExternalName Service cannot be a LoadBalancer, so externalName is ignored.
 func testType(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{
 		"", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,

@@ -11,15 +11,16 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Sources are the client addresses that a Service admits.
+// Sources are the client addresses that a Service admits (loadBalancerSourceRanges).
 type Sources struct {
 	// Restricted is false if all clients are admitted.
 	Restricted bool
 	Admitted   *netipx.IPSet
 }
 
-// ParseSources parses Service.spec.loadBalancerSourceRanges or else the older annotation. An invalid prefix
-// admits no client. As in Kubernetes, host bits of a prefix are ignored.
+// ParseSources parses Service.spec.loadBalancerSourceRanges, or if it is empty the older
+// annotation. An invalid prefix admits no client. As in Kubernetes, the host bits of a prefix are
+// ignored.
 func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	p := problems{object: Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}}
 	field, texts := "spec.loadBalancerSourceRanges", service.Spec.LoadBalancerSourceRanges
@@ -40,7 +41,7 @@ func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	return Sources{Restricted: len(texts) > 0, Admitted: built(&builder)}, p.found
 }
 
-// ParsePrefix parses and masks a prefix; an IPv4-mapped prefix is converted to IPv4.
+// ParsePrefix parses and masks a prefix. It returns an IPv4-mapped prefix as IPv4.
 func ParsePrefix(text string) (netip.Prefix, error) {
 	prefix, err := netip.ParsePrefix(text)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// ParseAddressOrName parses an address, or the name of its VIP (2001-db8-0-0-0-0-0-1).
+// ParseAddressOrName parses an address, or the name of its VIP object (2001-db8-0-0-0-0-0-1).
 func ParseAddressOrName(text string) (netip.Addr, error) {
 	name := strings.TrimSpace(text)
 	address, err := ParseAddress(strings.ReplaceAll(name, "-", ":"))
@@ -19,7 +19,8 @@ func ParseAddressOrName(text string) (netip.Addr, error) {
 	return ParseAddress(text)
 }
 
-// ParseVIP returns the address, from which the name must be derived: unique names make unique addresses.
+// ParseVIP returns the address of a VIP. The name must be derived from the address, so that the API
+// server guarantees unique addresses.
 func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
 	address, err := ParseHost(object.Spec.Address)

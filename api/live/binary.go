@@ -16,10 +16,11 @@ import (
 
 const trafficVersion = 1
 
-// A Traffic is encoded as version, node, cursor, seconds, reasons, drops, uplinks and frontends. Numbers
-// are uvarints; strings and lists are prefixed with their length. Drops are pairs of an index into reasons
-// and a count. A frontend's Service is the length of the common prefix with the previous one and the rest.
-// With 500 frontends it takes ten kilobytes and a hundredth of the decoding time of JSON.
+// The encoding of a Traffic is: version, node, cursor, seconds, reasons, drops, uplinks, frontends.
+// Numbers are uvarints. Strings and lists are prefixed with their length. Drops are pairs of an
+// index into reasons and a count. A frontend's Service is encoded as the length of the prefix that
+// it shares with the previous Service, followed by the rest. With 500 frontends, the encoding takes
+// ten kilobytes, and decoding a hundredth of the time of JSON.
 
 // AppendBinary implements encoding.BinaryAppender. It returns no error.
 func (t *Traffic) AppendBinary(body []byte) ([]byte, error) {
@@ -121,7 +122,7 @@ func (t *Traffic) UnmarshalBinary(body []byte) error {
 	return r.err
 }
 
-// reader returns zero values after an error.
+// reader decodes a body. After an error, its methods return zero values.
 type reader struct {
 	body    []byte
 	reasons []string
@@ -147,7 +148,7 @@ func (r *reader) number() uint64 {
 	return value
 }
 
-// count returns the length of a list of elements of at least this many bytes.
+// count returns the length of a list whose elements have at least this number of bytes.
 func (r *reader) count(least int) int {
 	count := r.number()
 	if count > uint64(len(r.body)/least) {
@@ -220,7 +221,7 @@ func (r *reader) frontend(before string) FrontendTraffic {
 	return made
 }
 
-// protocol returns a string without allocation for known protocols.
+// protocol returns a protocol, without an allocation for known ones.
 func (r *reader) protocol() string {
 	read := r.bytes()
 	for _, known := range []string{"TCP", "UDP", "SCTP"} {

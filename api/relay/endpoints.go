@@ -11,8 +11,8 @@ import (
 
 var errRuns = errors.New("the change does not apply to the EndpointSlice")
 
-// Diff returns how after is composed of before and new endpoints, with the indexes of the new ones. Texts
-// must be unique.
+// Diff returns the runs that compose after from before and new endpoints, and the indexes of the
+// new endpoints in after. Equal texts must mean equal endpoints.
 func Diff(before, after []string) (runs []Run, added []int) {
 	places := make(map[string]int, len(before))
 	for i, endpoint := range before {
@@ -42,7 +42,7 @@ func Diff(before, after []string) (runs []Run, added []int) {
 func Apply(before, added []discoveryv1.Endpoint, runs []Run) ([]discoveryv1.Endpoint, error) {
 	total := 0
 	for _, run := range runs {
-		// Kubernetes allows 1,000 endpoints in a slice.
+		// EndpointSlices contain at most 1,000 endpoints (discovery.k8s.io/v1).
 		if run.Count < 1 || run.Count > maxEndpoints || total > maxEndpoints {
 			return nil, errRuns
 		}

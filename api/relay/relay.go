@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay defines the protocol between agents and a relay of EndpointSlices, which watches the API
-// server once, and sends thousands of agents only the changes of a slice. An answer is a stream of events
-// like a watch of the API server, with the same resource versions, so that an agent can continue with
-// another relay or with the API server.
+// Package relay defines the protocol between agents and a relay of EndpointSlices. A relay watches
+// the API server once and sends only changed endpoints to thousands of agents. A response is a
+// stream of events like a watch of the API server. Its resource versions are those of the API
+// server, so that an agent can continue with another relay or with the API server.
 package relay
 
 import (
@@ -20,11 +20,12 @@ import (
 // PathEndpointSlices is the path of agents' requests, with the parameters of a Request.
 const PathEndpointSlices = "/relay/v1alpha1/endpointslices"
 
-// Audience is that of agents' tokens for relays, which the API server does not accept.
+// Audience is the audience of the tokens that agents send to relays. The API server does not accept
+// it.
 const Audience = "millrace-relay"
 
-// format identifies the fields that Slim keeps and the encoding of events; increase it with the fields. A
-// relay with another format rejects the request.
+// format identifies the encoding of events and the fields that Slim keeps; increase it when either
+// changes. A relay rejects requests with another format.
 const format = "1"
 
 const (
@@ -33,15 +34,15 @@ const (
 	parameterFormat   = "format"
 )
 
-// Request is a request of an agent.
+// Request selects the events that an agent requests.
 type Request struct {
-	// Since is the resource version up to which the agent has all changes. Zero: it has no state.
+	// Since is the resource version up to which the agent has all changes; 0 if it has none.
 	Since uint64
 	// Snapshot requests all slices first, at Since or later, followed by changes.
 	Snapshot bool
 }
 
-// Values returns the parameters of a URL.
+// Values encodes the request as URL parameters.
 func (r Request) Values() url.Values {
 	return url.Values{
 		parameterFormat: {format},
@@ -49,7 +50,7 @@ func (r Request) Values() url.Values {
 	}
 }
 
-// ParseRequest parses the parameters of a URL.
+// ParseRequest parses the URL parameters of a request.
 func ParseRequest(values url.Values) (r Request, err error) {
 	if requested := values.Get(parameterFormat); requested != format {
 		return Request{}, fmt.Errorf("the agent requests format %q, but the relay serves %q: upgrade the older one", requested, format)
@@ -66,7 +67,8 @@ func ParseRequest(values url.Values) (r Request, err error) {
 	return r, nil
 }
 
-// ParseVersion parses a resource version, an increasing number (Kubernetes API concepts), or zero.
+// ParseVersion parses a resource version, an increasing number (Kubernetes API concepts). An empty
+// version is zero.
 func ParseVersion(version string) (uint64, error) {
 	if version == "" {
 		return 0, nil
@@ -82,42 +84,44 @@ func ParseVersion(version string) (uint64, error) {
 type EventType uint8
 
 const (
-	// Put is a complete slice, which may replace an existing one.
+	// Put contains a complete slice, which may replace an existing one.
 	Put EventType = 1 + iota
-	// Change is a change of a slice that was sent earlier in the same answer.
+	// Change contains changes of a slice that was sent earlier in the same stream.
 	Change
-	// Delete is the deletion of a slice; its metadata has only the name and the version.
+	// Delete removes a slice. The metadata of its Slice contains only the name and the version.
 	Delete
-	// Bookmark states that all changes up to a version were sent. The first one ends a snapshot.
+	// Bookmark means that all changes up to a version were sent. The first one ends a snapshot.
 	Bookmark
 )
 
 // Event is an event of a stream.
 type Event struct {
 	Type EventType
-	// Version is the version of a Bookmark, and zero for other types.
+	// Version is the resource version of a Bookmark; zero for other types.
 	Version uint64
-	// Slice is the slice. For a Change it has only the new endpoints.
+	// Slice is the slice of the event. For a Change, it contains only the new endpoints.
 	Slice *discoveryv1.EndpointSlice
-	// Runs specify how the endpoints of a Change are composed.
+	// Runs compose the endpoints after a Change.
 	Runs []Run
 }
 
-// Run is a sequence of endpoints: the next new ones of the Change, or some of the previous slice.
+// Run is a sequence of Count endpoints: the next new endpoints of the Change, or those of the
+// previous slice starting at From.
 type Run struct {
 	New   bool
 	From  int
 	Count int
 }
 
-// BookmarkEvery is the interval of bookmarks by which agents detect a relay that hangs.
+// BookmarkEvery is the interval of bookmarks. Agents detect a relay that hangs by missing
+// bookmarks.
 const BookmarkEvery = 2 * time.Second
 
-// HeaderBookmarkEvery of an answer is the interval of bookmarks in seconds.
+// HeaderBookmarkEvery is the response header with the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// EventTimeout returns how long an agent waits for an event: three bookmarks. Relays without the header
-// send a bookmark every ten seconds.
+// EventTimeout returns the time after which an agent stops waiting for an event: three bookmark
+// intervals. Relays without the header send a bookmark every ten seconds.
 func EventTimeout(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)

@@ -15,17 +15,18 @@ import (
 )
 
 const (
-	// maxEvent limits an event in bytes. The largest slices have 1,000 endpoints and 100 KiB.
+	// maxEvent limits the size of an event in bytes. The largest slices have 1,000 endpoints and
+	// 100 KiB.
 	maxEvent     = 4 << 20
 	maxEndpoints = 1 << 16
 )
 
-// event is the encoding of an Event: its length, followed by this in CBOR (RFC 8949).
+// event is the CBOR encoding (RFC 8949) of an Event. In a stream, its length precedes it.
 type event struct {
 	_       struct{} `cbor:",toarray"`
 	Type    EventType
 	Version uint64
-	// Slice is encoded as protobuf, as from the API server.
+	// Slice is encoded as protobuf, like responses of the API server.
 	Slice []byte
 	Runs  []run
 }
@@ -59,7 +60,7 @@ func Encode(stream []byte, e *Event) ([]byte, error) {
 	return append(binary.AppendUvarint(stream, uint64(len(body))), body...), nil
 }
 
-// Decoder reads events from a stream.
+// Decoder decodes the events of a stream.
 type Decoder struct {
 	stream *bufio.Reader
 	body   []byte

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serving provides listeners and HTTP servers that bound connections, headers, bodies and time, so
-// that a client without credentials cannot make a program grow.
+// Package serving provides listeners and HTTP servers with bounds on connections, headers, bodies
+// and time, so that clients without credentials cannot exhaust the memory of a program.
 package serving
 
 import (
@@ -16,11 +16,11 @@ import (
 // MaxHeaderBytes limits a request's header; tokens of ServiceAccounts take 1 to 2 KiB.
 const MaxHeaderBytes = 16 << 10
 
-// Local returns the limits of a port for probes and metrics, which has a few clients.
+// Local returns the limits of a port for probes and metrics, which have few clients.
 func Local() Limits { return Limits{Connections: 64, PerSource: 16} }
 
-// NewHTTP returns an HTTP/1.1 server with timeouts that cover the TLS handshake. HTTP/2 is off: one
-// connection could hold many requests.
+// NewHTTP returns an HTTP/1.1 server with timeouts that include the TLS handshake. HTTP/2 is
+// disabled, because one connection could carry many requests.
 func NewHTTP(handler http.Handler) *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
@@ -35,15 +35,17 @@ func NewHTTP(handler http.Handler) *http.Server {
 	}
 }
 
-// Requests bounds the requests that a handler serves at a time.
+// Requests limits the requests that a handler serves concurrently, and their bodies.
 type Requests struct {
 	BodyBytes int64
 	InFlight  int64
-	// PerSource is the number of requests of one source, an IPv4 address or an IPv6 /64.
+	// PerSource is the maximum number of concurrent requests of one source: an IPv4 address or an
+	// IPv6 /64.
 	PerSource int64
 }
 
-// LimitRequests delays requests beyond the limits, with unread bodies, and fails reads of long bodies.
+// LimitRequests wraps a handler. Requests beyond the limits wait before their bodies are read, and
+// reads of a body beyond BodyBytes fail.
 func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	all := semaphore.NewWeighted(limits.InFlight)
 	sources := &semaphores{size: limits.PerSource, of: map[netip.Prefix]*shared{}}
@@ -70,7 +72,7 @@ type semaphores struct {
 	of map[netip.Prefix]*shared
 }
 
-// shared is a semaphore and the number of requests that use or await it.
+// shared is a semaphore with the number of requests that hold it or wait for it.
 type shared struct {
 	semaphore *semaphore.Weighted
 	users     int

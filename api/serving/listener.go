@@ -10,29 +10,31 @@ import (
 	"sync"
 )
 
-// sourceBits makes an IPv6 /64 one source: a host can use any of its addresses (RFC 4291, section 2.5.4).
+// sourceBits is the prefix length of an IPv6 source, because a host can use any address of a /64
+// (RFC 4291, section 2.5.4).
 const sourceBits = 64
 
-// Limits bounds the connections that a listener holds open.
+// Limits limits the open connections of a listener.
 type Limits struct {
 	Connections int
-	// PerSource limits one source, an IPv4 address or an IPv6 /64; 0 means no limit.
+	// PerSource is the maximum number of connections of one source, an IPv4 address or an IPv6 /64;
+	// 0 means no limit.
 	PerSource int
 }
 
-// Listener is a TCP listener that bounds its open connections, in total and per source. When it is full, it
-// closes the oldest connection of the source with the most, so a source with many connections neither
-// excludes nor disconnects a source with few.
+// Listener is a TCP listener that limits its open connections, in total and per source. At the
+// limit, a new connection evicts the oldest connection of the source with the most connections, so
+// that a source with many connections cannot exclude or disconnect one with few.
 type Listener struct {
 	net.Listener
 	limits Limits
 
 	mu sync.Mutex
-	// open is ordered by age, oldest first.
+	// open are the open connections, oldest first.
 	open []*connection
 }
 
-// Listen opens a TCP listener at address ("host:port") with limits.
+// Listen opens a TCP listener with limits at address ("host:port").
 func Listen(address string, limits Limits) (*Listener, error) {
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
@@ -61,12 +63,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 		if admitted {
 			return accepted, nil
 		}
-		// The client has received no data yet.
+		// The server has not sent anything on this connection yet.
 		_ = conn.Close()
 	}
 }
 
-// admit adds a connection unless its source has reached its limit, and returns the evicted one, or nil.
+// admit adds a connection unless its source has reached its limit. It returns the connection to
+// evict, or nil.
 func (l *Listener) admit(accepted *connection) (evicted *connection, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -94,7 +97,8 @@ func (l *Listener) remove(conn *connection) {
 	l.open = slices.DeleteFunc(l.open, func(each *connection) bool { return each == conn })
 }
 
-// sourceOf returns the zero Prefix for an address that is not an IP address and port.
+// sourceOf returns the source of a remote address, or the zero Prefix if it is not an IP address
+// and port.
 func sourceOf(remote net.Addr) netip.Prefix {
 	parsed, err := netip.ParseAddrPort(remote.String())
 	if err != nil {

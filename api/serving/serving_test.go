@@ -30,7 +30,7 @@ func serve(t *testing.T, limits Limits, handler http.Handler) string {
 	return listener.Addr().String()
 }
 
-// dial connects from a loopback address, which is one source.
+// dial connects from a loopback address. Each such address is a separate source.
 func dial(t *testing.T, source, address string) net.Conn {
 	t.Helper()
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(source)}, Timeout: deadline}

@@ -9,7 +9,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// EndpointSliceMeta returns the metadata of an EndpointSlice that agents read.
+// EndpointSliceMeta returns the part of an EndpointSlice's metadata that agents read.
 func EndpointSliceMeta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	meta := Meta(object)
 	meta.Namespace = object.Namespace

@@ -6,31 +6,33 @@ import (
 	"slices"
 )
 
-// MaxAccepted is two keys during a rotation, and one more if the Secret was lost meanwhile.
+// MaxAccepted is the maximum number of accepted keys: two during a rotation, and one more if the
+// Secret was lost meanwhile.
 const MaxAccepted = 3
 
-// Ring is the state of a node's keys, by generations.
+// Ring is the state of a node's keys, identified by their generations.
 type Ring struct {
-	// Accepted are sorted.
+	// Accepted are the accepted generations, sorted.
 	Accepted []uint32
-	// Sending is the generation used for sending. Zero: packets have no tag.
+	// Sending is the generation of the key used for sending. With 0, packets have no tag.
 	Sending uint32
-	// Required is true if packets without a tag, or with one of another key, are dropped.
+	// Required is true if the node drops packets without the tag of an accepted key.
 	Required bool
 }
 
-// Takes reports whether a node accepts a packet sent with a generation, zero for no tag.
+// Takes reports whether a node accepts a packet that was sent with a generation; 0 is a packet
+// without a tag.
 func (r Ring) Takes(generation uint32) bool {
 	return !r.Required || slices.Contains(r.Accepted, generation)
 }
 
-// Equal reports whether two Rings are the same.
 func (r Ring) Equal(other Ring) bool {
 	return r.Sending == other.Sending && r.Required == other.Required && slices.Equal(r.Accepted, other.Accepted)
 }
 
-// Adopt returns the next Ring of a node, whose previous one is zero after a boot. Until the phase is Steady
-// the node keeps its keys, so if the Secret was lost meanwhile, no packet is dropped.
+// Adopt returns the next Ring of a node from its current one, which is zero after a boot, and the
+// State in the Secret. Unless the phase is Steady, the node keeps its keys, so that no packet is
+// dropped if the Secret was lost meanwhile.
 func Adopt(has Ring, state *State) Ring {
 	ring := Ring{Sending: state.Sending, Required: state.Required}
 	for _, key := range state.Accepted {
@@ -44,11 +46,11 @@ func Adopt(has Ring, state *State) Ring {
 		ring.Sending = has.Sending
 	}
 	if ring.Sending == 0 && ring.Required {
-		// Other nodes would drop packets of this new node without a tag.
+		// Other nodes would drop packets without a tag from this new node.
 		ring.Sending = state.Newest().Generation
 	}
 	if state.Phase != Steady && len(ring.Accepted) == 1 {
-		// Other nodes may still send with a key that was lost.
+		// Other nodes may still send with a key that was in the lost Secret.
 		ring.Required = false
 	}
 	slices.Sort(ring.Accepted)

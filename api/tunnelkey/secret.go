@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
-// Entries of the Secret's data. Keys are "key-1", "key-2" and so on.
+// Names of entries in the Secret's data. The keys are in entries "key-1", "key-2" and so on.
 const (
 	entryPhase    = "phase"
 	entrySending  = "sending"
@@ -25,7 +25,7 @@ const (
 	entrySeed = "flow-seed"
 )
 
-// Data returns the State as the data of a Secret.
+// Data encodes the State as the data of a Secret.
 func (s *State) Data() map[string][]byte {
 	data := map[string][]byte{
 		entryPhase:    []byte(s.Phase),
@@ -43,7 +43,8 @@ func (s *State) Data() map[string][]byte {
 	return data
 }
 
-// Parse ignores unknown entries. Errors do not contain secrets.
+// Parse decodes the data of a Secret. It ignores unknown entries, and its errors do not contain
+// secrets.
 func Parse(data map[string][]byte) (*State, error) {
 	state := &State{Phase: Phase(data[entryPhase])}
 	var errs []error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tunnelkey defines the Secret with the keys that authenticate packets between nodes, and how
-// agents apply it. It is pure.
+// Package tunnelkey defines the Secret with the keys that authenticate packets between nodes, and
+// the rules by which agents apply it. It is pure.
 package tunnelkey
 
 import (
@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/api/flowhash"
 )
 
-// Names of the Secret and its annotation.
+// Namespace and name of the Secret, and its annotation.
 const (
 	Namespace  = "millrace-system"
 	SecretName = "millrace-tunnel-key"
@@ -24,7 +24,7 @@ const (
 	AnnotationRotate = "millrace.io/rotate"
 )
 
-// Labels for Derive: one for each use, so that all uses have different keys.
+// Labels for Derive. Each use has its own label, so that all uses have different keys.
 const (
 	// LabelTag is for the tags of encapsulated packets.
 	LabelTag = "millrace tunnel tag"
@@ -32,17 +32,17 @@ const (
 	LabelMembership = "millrace membership"
 )
 
-// Size of a key's secret in bytes.
+// Size is the size of a key in bytes.
 const Size = 32
 
-// Key is a secret and its number. It is never printed: see Format.
+// Key is a secret with its generation. It is never printed: see Format.
 type Key struct {
-	// Generation is larger for later keys. Zero is none.
+	// Generation increases with each new key; 0 means no key.
 	Generation uint32
 	Secret     [Size]byte
 }
 
-// New returns a random key.
+// New returns a random key with a generation.
 func New(generation uint32) Key {
 	key := Key{Generation: generation}
 	// Read never returns an error; the program exits if the kernel has no random bytes.
@@ -56,7 +56,7 @@ func (k Key) Format(f fmt.State, _ rune) { _, _ = fmt.Fprintf(f, "key %d", k.Gen
 // MarshalText returns the generation instead of the secret, for JSON and structured logs.
 func (k Key) MarshalText() ([]byte, error) { return fmt.Appendf(nil, "key %d", k.Generation), nil }
 
-// Derive returns 32 bytes for one use of a secret (RFC 5869, HKDF-SHA256, without salt).
+// Derive derives a key of 32 bytes for one use of a secret by HKDF-SHA256 (RFC 5869) without salt.
 func Derive(secret [Size]byte, label string) [Size]byte {
 	derived, err := hkdf.Key(sha256.New, secret[:], nil, label, Size)
 	if err != nil {
@@ -70,30 +70,34 @@ func Derive(secret [Size]byte, label string) [Size]byte {
 type Phase string
 
 const (
-	// Steady means only the keys of the State are accepted.
+	// Steady means that nodes accept only the keys of the State.
 	Steady Phase = "Steady"
-	// Publishing means nodes start to accept the newest key. No node sends with it.
+	// Publishing means that nodes start to accept the newest key, and no node sends with it.
 	Publishing Phase = "Publishing"
-	// Switching means nodes start to send with the newest key.
+	// Switching means that nodes start to send with the newest key.
 	Switching Phase = "Switching"
 )
 
 // State is the content of the Secret.
 type State struct {
 	Phase Phase
-	// Accepted are one or two keys, the newest last. Nodes also accept their others until Steady.
+	// Accepted are one or two keys, the newest last. Until the phase is Steady, nodes accept their
+	// previous keys, too.
 	Accepted []Key
-	// Sending is the generation used for sending, or zero to continue with the current one.
+	// Sending is the generation of the key used for sending; 0 means that nodes continue with their
+	// current one.
 	Sending uint32
-	// Required makes nodes drop packets without a tag; nodes that have it keep it until Steady.
+	// Required makes nodes drop packets without a valid tag. Once it is set on a node, it remains
+	// set there until the phase is Steady.
 	Required bool
-	// Seed is the seed of the flow hash, or zero; it does not change with the keys.
+	// Seed is the seed of the flow hash, or zero. It does not change with the keys.
 	Seed flowhash.Seed
-	// Since is the start of the phase, Made the creation time of the newest key, both to the second.
+	// Since is the start of the phase and Made the creation time of the newest key, both in whole
+	// seconds.
 	Since, Made time.Time
 }
 
-// Newest returns the newest key.
+// Newest returns the newest accepted key, or a zero Key if there is none.
 func (s *State) Newest() Key {
 	if len(s.Accepted) == 0 {
 		return Key{}
@@ -101,7 +105,7 @@ func (s *State) Newest() Key {
 	return s.Accepted[len(s.Accepted)-1]
 }
 
-// Key returns the key of a generation.
+// Key returns the accepted key with a generation, if there is one.
 func (s *State) Key(generation uint32) (Key, bool) {
 	i := slices.IndexFunc(s.Accepted, func(key Key) bool { return key.Generation == generation })
 	if i < 0 {
@@ -110,7 +114,6 @@ func (s *State) Key(generation uint32) (Key, bool) {
 	return s.Accepted[i], true
 }
 
-// Equal reports whether two States are the same.
 func (s *State) Equal(other *State) bool {
 	return s.Phase == other.Phase && s.Seed == other.Seed && s.Sending == other.Sending && s.Required == other.Required &&
 		s.Since.Equal(other.Since) && s.Made.Equal(other.Made) && slices.Equal(s.Accepted, other.Accepted)

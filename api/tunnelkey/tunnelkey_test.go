@@ -16,7 +16,7 @@ import (
 
 var made = time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 
-// derivedTag was computed by another program.
+// derivedTag is the derived key of TestDerive, computed by another program.
 const derivedTag = "1d58db6756dc87dd3d344db932eeefc4cfb32de8d83fcff4e4a1c276fb3da454"
 
 func valid() *State {
@@ -97,7 +97,7 @@ func FuzzParse(f *testing.F) {
 	})
 }
 
-// HKDF-SHA256 of 32 bytes 0x0b with our label.
+// TestDerive checks HKDF-SHA256 of a secret of 32 bytes 0x0b.
 func TestDerive(t *testing.T) {
 	var secret [Size]byte
 	for i := range secret {

@@ -22,16 +22,16 @@ import (
 	"github.com/millrace-lb/millrace/api/serving"
 )
 
-// Server is a server to add.
+// Server configures an HTTP server.
 type Server struct {
 	Name    string
 	Address string
 	Limits  serving.Limits
-	// TLS is nil for plain HTTP.
+	// TLS is the TLS configuration; nil for plain HTTP.
 	TLS *tls.Config
 }
 
-// Add opens the listener and serves on every replica, even before the caches are filled.
+// Add opens a listener and serves on it in every replica, even before the caches are synced.
 func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	var listener net.Listener
 	listener, err := serving.Listen(s.Address, s.Limits)
@@ -47,7 +47,8 @@ func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	return nil
 }
 
-// AddProbes serves /healthz and /readyz unless address is "0"; the process is ready when ready returns nil.
+// AddProbes serves /healthz and /readyz at an address, unless it is "0". /readyz succeeds when
+// ready returns nil.
 func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker) error {
 	if address == "0" {
 		return nil
@@ -63,12 +64,12 @@ func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker
 	return Add(mgr, Server{Name: "probes", Address: address, Limits: serving.Local()}, mux)
 }
 
-// Metrics configures how metrics are served.
+// Metrics configures the server of metrics.
 type Metrics struct {
 	Address string
-	// Secure serves over TLS and requires a token that the API server authenticates and authorizes.
+	// Secure requires TLS and a token that the API server authenticates and authorizes.
 	Secure bool
-	// CertDir has tls.crt and tls.key. Without these files the certificate is self-signed.
+	// CertDir contains tls.crt and tls.key. Without these files, the certificate is self-signed.
 	CertDir string
 }
 
@@ -96,7 +97,8 @@ func AddMetrics(mgr manager.Manager, m Metrics) error {
 	return Add(mgr, server, mux)
 }
 
-// certificate follows replacements of the directory's certificate, or is self-signed without one.
+// certificate returns a TLS configuration with the certificate in a directory, which is reloaded
+// when it is replaced, or else with a self-signed certificate.
 func certificate(mgr manager.Manager, dir string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	file, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")

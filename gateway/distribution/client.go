@@ -34,30 +34,35 @@ const (
 // Update is the difference between two versions of a proxy's configuration.
 type Update struct {
 	Version string
-	// Whole marks Changed as the complete configuration. Otherwise Removed deletes resources by name.
+	// Whole is true if Changed is the complete configuration. Otherwise Removed lists the names of
+	// removed resources.
 	Whole   bool
 	Changed []*resource.Resource
 	Removed []string
 }
 
-// Client follows the configuration of one proxy.
+// Client receives the configuration of one proxy and applies it.
 type Client struct {
 	Address   string
 	Transport credentials.TransportCredentials
-	// Token is called for each stream, because projected tokens are rotated.
+	// Token returns the token for a stream. It is called for each stream, because projected tokens
+	// are rotated.
 	Token func() (string, error)
 	// Store persists the last applied version; nil disables persistence.
 	Store *Store
 	Apply func(Update)
-	// Refused returns the error of each rejected resource of the applied version, sorted. It may be nil.
+	// Refused returns the errors of the resources that the proxy rejected in the applied version,
+	// sorted. It may be nil.
 	Refused func() []string
 	Log     *slog.Logger
 
 	received map[string]received
 	version  string
-	// pending are names changed since the last applied version; nil before the first.
+	// pending contains the names of resources that changed since the last applied version; nil
+	// before the first version.
 	pending map[string]bool
-	// unread contains the errors of unparsable resources, whose previous version is retained.
+	// unread contains the errors of resources that cannot be parsed. Their previous versions are
+	// retained.
 	unread map[string]error
 }
 
@@ -66,7 +71,8 @@ type received struct {
 	resource *resource.Resource
 }
 
-// Run applies the stored configuration and follows the controller until the context ends. It retries forever.
+// Run applies the stored configuration and follows the controller until the context ends. It
+// retries all errors.
 func (c *Client) Run(ctx context.Context) error {
 	c.received, c.unread = map[string]received{}, map[string]error{}
 	c.restore()
@@ -91,7 +97,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect opens a connection per stream, so that the proxy reaches another replica after one ends its stream.
+// connect opens a new connection for each stream, so that the proxy can reach another replica after
+// a replica ended the stream.
 func (c *Client) connect() (*grpc.ClientConn, error) {
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
@@ -106,7 +113,8 @@ func (c *Client) connect() (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// restore waits for the controller if there is no readable stored configuration.
+// restore applies the stored configuration. If it does not exist or cannot be read, the proxy waits
+// for the controller.
 func (c *Client) restore() {
 	if c.Store == nil {
 		return
@@ -130,7 +138,8 @@ func (c *Client) restore() {
 	}
 }
 
-// follow serves one stream; answered reports whether the controller sent a response.
+// follow receives updates from one stream until it ends. answered is true if the controller sent a
+// response.
 func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	connection, err := c.connect()
 	if err != nil {
@@ -150,7 +159,7 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	first := &discovery.DeltaDiscoveryRequest{
 		TypeUrl: TypeURL, ResourceNamesSubscribe: []string{"*"}, InitialResourceVersions: versions,
 	}
-	// On io.EOF from Send, Recv returns the stream's error.
+	// After io.EOF from Send, Recv returns the error of the stream.
 	if err := stream.Send(first); err != nil && !errors.Is(err, io.EOF) {
 		return false, err
 	}
@@ -170,15 +179,15 @@ func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 		if err := stream.Send(acknowledgement); err != nil && !errors.Is(err, io.EOF) {
 			return answered, err
 		}
-		// Saved after the acknowledgement, so that persistence does not delay it.
+		// Save after the acknowledgement, which persistence must not delay.
 		c.save(change)
 	}
 }
 
-// maxRejection is the maximum length of a rejection in bytes.
+// maxRejection is the maximum length of a rejection message in bytes.
 const maxRejection = 1024
 
-// JoinReasons returns the message of a rejection.
+// JoinReasons joins the reasons of a rejection into one message of limited length.
 func JoinReasons(reasons []string) string {
 	text := strings.Join(reasons, "; ")
 	if len(text) <= maxRejection {
@@ -187,7 +196,7 @@ func JoinReasons(reasons []string) string {
 	return strings.ToValidUTF8(text[:maxRejection-4], "") + " ..."
 }
 
-// take merges and applies a response.
+// take merges a response into the configuration and applies it.
 func (c *Client) take(response *discovery.DeltaDiscoveryResponse) Update {
 	c.merge(response)
 	c.version = response.GetSystemVersionInfo()
@@ -197,7 +206,8 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) Update {
 	return update
 }
 
-// merge records unreadable resources, which do not affect others.
+// merge adds a response to the configuration. A resource that cannot be read is recorded in unread
+// and does not affect other resources.
 func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	changed := func(name string) {
 		delete(c.unread, name)
@@ -273,5 +283,6 @@ func (t tokenSource) GetRequestMetadata(context.Context, ...string) (map[string]
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity prevents sending the token over plaintext connections.
+// RequireTransportSecurity returns true, so that the token is never sent over a plaintext
+// connection.
 func (tokenSource) RequireTransportSecurity() bool { return true }

@@ -21,38 +21,42 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Store persists a proxy's last configuration in a file, so that a proxy that restarts without a reachable
-// controller can serve it. The file contains private keys and belongs on a memory-backed volume.
+// Store persists the last configuration of a proxy in a file. A proxy that restarts while the
+// controller is unreachable serves this configuration. The file contains private keys and should be
+// on a memory-backed volume.
 //
-// The file is a journal: the whole configuration followed by changes, so that saving costs as much as the
-// change. When the changes reach a quarter of the whole, the file is rewritten.
+// The file is a journal of the complete configuration and subsequent changes, so that the cost of
+// saving a change is proportional to its size. The file is rewritten when the changes reach a
+// quarter of the size of the complete configuration.
 type Store struct {
 	Path string
 
-	// journal is open for appending changes; nil requires a rewrite.
+	// journal is the file opened for appending changes; nil requires a rewrite.
 	journal        *os.File
 	whole, changes int64
 }
 
 const (
-	// magic starts the file. Its last digit is the format version.
+	// magic is the beginning of the file. Its last digit is the format version.
 	magic = "millrace-proxy-1\n"
-	// minChanges is the minimum size of changes in bytes before a rewrite.
+	// minChanges is the minimum size of the changes, in bytes, that causes a rewrite.
 	minChanges = 1 << 20
-	// maxRecord is the maximum size of an appended change in bytes; a larger one causes a rewrite.
+	// maxRecord is the maximum size of an appended change in bytes. A larger change causes a
+	// rewrite.
 	maxRecord = 64 << 20
 )
 
-// recordHeader is the size of a record header: length and CRC-32C checksum, four bytes each, big endian.
+// recordHeader is the size of a record header: length and CRC-32C checksum, four bytes each in
+// big-endian order.
 const recordHeader = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// errTorn is returned for an incomplete last record, left by a crash.
+// errTorn is returned for an incomplete last record, which a crash can leave.
 var errTorn = errors.New("the last record is incomplete")
 
-// Load calls take for each saved message: the whole, then changes. It skips an incomplete last record. A
-// missing file is no error.
+// Load calls take for each saved message: first the complete configuration, then the changes. An
+// incomplete last record is ignored. A missing file is not an error.
 func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	content, err := os.ReadFile(s.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -104,8 +108,8 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 	return record, rest, nil
 }
 
-// Save persists a change; all includes it. After an error the content may be lost, and the next call rewrites
-// the file.
+// Save persists a change; all is the configuration that includes it. After an error the file may be
+// invalid, and the next call rewrites it.
 func (s *Store) Save(change Update, all map[string]received) error {
 	if s.journal == nil || s.changes > max(minChanges, s.whole/4) {
 		return s.rewrite(change.Version, all)
@@ -162,7 +166,8 @@ func (s *Store) rewrite(version string, all map[string]received) error {
 	return nil
 }
 
-// writeAll writes a whole configuration, one record per resource, to avoid a second copy in memory.
+// writeAll writes a complete configuration with one record per resource, which avoids a second copy
+// in memory.
 func writeAll(file io.Writer, version string, all map[string]received) (length int64, err error) {
 	buffered := bufio.NewWriter(file)
 	if _, err := buffered.WriteString(magic); err != nil {
@@ -181,14 +186,15 @@ func writeAll(file io.Writer, version string, all map[string]received) (length i
 		}
 		length += written
 	}
-	// The version comes last, so that a file without it is recognized as incomplete.
+	// The version is written last, so that a file without a version is recognized as incomplete.
 	if _, err := writeRecord(buffered, &buffer, &discovery.DeltaDiscoveryResponse{SystemVersionInfo: version}); err != nil {
 		return 0, err
 	}
 	return length, buffered.Flush()
 }
 
-// writeRecord reuses the buffer. A failed write leaves an incomplete record.
+// writeRecord writes a message as a record, reusing the buffer. A failed write leaves an incomplete
+// record.
 func writeRecord(to io.Writer, buffer *[]byte, message *discovery.DeltaDiscoveryResponse) (int64, error) {
 	var header [recordHeader]byte
 	record, err := proto.MarshalOptions{}.MarshalAppend(append((*buffer)[:0], header[:]...), message)

@@ -8,16 +8,16 @@ import (
 	"strings"
 )
 
-// VersionKey is the key of the proxy's current version in the stream's metadata.
+// VersionKey is the metadata key of a stream with the proxy's current version.
 const VersionKey = "millrace-version"
 
-// NewVersion formats "ORDER-DIGEST": the highest resourceVersion seen and the content's digest. Both are equal
-// on all replicas, so their versions can be compared.
+// NewVersion returns the version "ORDER-DIGEST": the highest resourceVersion seen, and a digest of
+// the content. Both are the same on all replicas, so that their versions can be compared.
 func NewVersion(order uint64, digest []byte) string {
 	return strconv.FormatUint(order, 10) + "-" + hex.EncodeToString(digest)
 }
 
-// Order returns a version's order, or 0, the lowest, for another format.
+// Order returns the order of a version. It returns 0, the lowest order, for other formats.
 func Order(version string) uint64 {
 	order, _, isVersion := strings.Cut(version, "-")
 	if !isVersion {

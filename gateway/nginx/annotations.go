@@ -5,9 +5,10 @@ package nginx
 type annotation struct {
 	handling Handling
 	note     string
-	// read is nil if another annotation's function parses the value, or there is nothing to parse.
+	// read parses the value. It is nil if the function of another annotation parses the value, or
+	// if the value has no effect.
 	read func(*reader, string) error
-	// isStrict refuses the Ingress if the value is invalid.
+	// isStrict is true if an invalid value refuses the Ingress.
 	isStrict bool
 }
 
@@ -27,7 +28,7 @@ const (
 // annotations are the annotations of ingress-nginx up to 1.12, by name.
 var annotations map[string]annotation
 
-// The read functions refer to annotations, so a plain initializer would be a cycle.
+// The read functions refer to annotations, so an initializer would be an initialization cycle.
 func init() {
 	annotations = map[string]annotation{}
 	for _, group := range []map[string]annotation{routing(), responses(), sharing(), restricting(), externalAuth(), performance()} {

@@ -13,24 +13,28 @@ import (
 	"strings"
 )
 
-// External configures an authorization request to a Service for each request.
+// External configures external authorization: a request to a Service for each client request.
 type External struct {
-	// Service is empty if the rules of the URL's host, or of the request's, determine the Service.
+	// Service is empty if the Service is determined by the rules of the URL's host, or of the
+	// client request's host.
 	Namespace, Service string
 	Port               int32
 	TLS                bool
-	// Host is empty for the host of the client's request. Path includes the query.
+	// Host is the Host header of the authorization request; empty means the host of the client's
+	// request. Path includes the query.
 	Host, Path string
-	// Method is empty for GET.
+	// Method is the method of the authorization request; empty means GET.
 	Method string
-	// ResponseHeaders of the authorization response are added to the client's request.
+	// ResponseHeaders are the headers of the authorization response that are copied to the client's
+	// request.
 	ResponseHeaders []string
-	// SignIn is the URL for clients with a 401, Redirect the value of X-Auth-Request-Redirect. Both may
-	// be empty and contain $scheme, $host, $request_uri and $escaped_request_uri.
+	// SignIn is the URL to which clients are redirected after a 401. Redirect is the value of
+	// X-Auth-Request-Redirect. Either may be empty, and may contain $scheme, $host, $request_uri
+	// and $escaped_request_uri.
 	SignIn, Redirect string
 }
 
-// WantedURL is the form of auth-url that is always supported.
+// WantedURL is the advice for an unsupported auth-url: a form that is always supported.
 const WantedURL = "use the URL of a Service, as http://NAME.NAMESPACE.svc.cluster.local:PORT/oauth2/auth"
 
 func (r *reader) authURL(text string) error {
@@ -118,7 +122,8 @@ func parsePlainURL(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// authMethod accepts no unknown method, because the server could admit clients by mistake.
+// authMethod parses auth-method. Unknown methods are rejected, because an authorization server
+// might admit clients in response to them.
 func (r *reader) authMethod() (string, error) {
 	switch method := r.values["auth-method"]; method {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
@@ -128,7 +133,8 @@ func (r *reader) authMethod() (string, error) {
 	}
 }
 
-// messageHeaders could change the framing of a backend's request if copied to it.
+// messageHeaders are headers that would change the framing of a request to a backend if they were
+// copied to it.
 var messageHeaders = map[string]bool{
 	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
 	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,
@@ -137,7 +143,7 @@ var messageHeaders = map[string]bool{
 
 var parameterName = regexp.MustCompile(`^[A-Za-z0-9._~-]+$`)
 
-// signIn parses auth-signin. If it is invalid, clients get the 401.
+// signIn parses auth-signin. If the URL is invalid, clients get the response 401.
 func (r *reader) signIn() string {
 	text, is := r.values["auth-signin"]
 	if !is || IsOff(text) {
@@ -172,7 +178,7 @@ func (r *reader) signIn() string {
 	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"
 }
 
-// checkClientURL returns why a text is not a URL for clients, or nil.
+// checkClientURL returns an error if a text is not a URL for clients.
 func checkClientURL(text string) error {
 	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$request_method", "GET", "$remote_addr", "192.0.2.1",
 		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)
@@ -193,7 +199,7 @@ var knownVariables = map[string]string{
 	"$request_method": "$request_method", "$remote_addr": "$remote_addr", "$the_real_ip": "$remote_addr",
 }
 
-// maxURL is the maximum length of a URL in responses.
+// maxURL is the maximum length of a URL in responses, in bytes.
 const maxURL = 2048
 
 func replaceVariables(text string) (string, error) {

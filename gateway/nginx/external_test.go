@@ -21,7 +21,7 @@ func TestExternal(t *testing.T) {
 	for _, test := range []struct {
 		given []string
 		want  *External
-		// problems are names as in TestReadProblems.
+		// problems are annotation names with marks, as in TestReadProblems.
 		problems string
 	}{
 		{[]string{service}, with(nil), ""},

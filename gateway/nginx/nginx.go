@@ -11,26 +11,28 @@ import (
 // Prefix is the prefix of annotation names.
 const Prefix = "nginx.ingress.kubernetes.io/"
 
-// Handling is the level of support of an annotation.
+// Handling is the level of support for an annotation.
 type Handling int
 
 const (
 	// Supported annotations are implemented.
 	Supported Handling = iota
-	// Ignored annotations have no effect, because Millrace needs no such tuning. They are not reported.
+	// Ignored annotations have no effect because they configure nothing that Millrace needs. They
+	// are not reported.
 	Ignored
 	// Unsupported annotations are reported; the Ingress is served without them.
 	Unsupported
-	// Refused annotations are not implemented and may restrict clients: the Ingress is not served.
+	// Refused annotations are not implemented and may restrict clients, so the Ingress is not
+	// served.
 	Refused
 )
 
-// String returns the name in documentation and command output.
+// String returns the name that documentation and commands show.
 func (h Handling) String() string {
 	return [...]string{"supported", "ignored", "not supported", "refuses the Ingress"}[h]
 }
 
-// Annotation is an annotation of ingress-nginx.
+// Annotation describes the support for an annotation of ingress-nginx.
 type Annotation struct {
 	Name string
 	Handling
@@ -46,7 +48,8 @@ func Annotations() []Annotation {
 	return found
 }
 
-// lookup returns the handling of an annotation. An unknown one is refused if its name has a restricting word.
+// lookup returns the handling of an annotation. An unknown annotation is refused if its name
+// contains a restricting word.
 func lookup(name string) Annotation {
 	if found, is := annotations[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
@@ -63,13 +66,14 @@ var restrictingWords = map[string]bool{
 	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
 }
 
-// Protects reports whether a word of an annotation's name, without prefix, indicates that it restricts clients.
+// Protects reports whether an annotation's name, without the prefix, contains a word that indicates
+// that the annotation restricts clients.
 func Protects(name string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
 		func(word string) bool { return restrictingWords[word] })
 }
 
-// IsOff reports whether a value disables an annotation.
+// IsOff reports whether a value disables its annotation.
 func IsOff(value string) bool {
 	switch strings.ToLower(strings.TrimSpace(value)) {
 	case "", "false", "none", "off":
@@ -78,7 +82,7 @@ func IsOff(value string) bool {
 	return false
 }
 
-// Problem is an annotation that is unsupported or invalid, as a whole or in part.
+// Problem describes an annotation that is unsupported or invalid, entirely or in part.
 type Problem struct {
 	Name    string
 	Invalid bool
@@ -87,8 +91,8 @@ type Problem struct {
 	Message string
 }
 
-// Read parses the annotations of an Ingress. Problems are sorted by name. If one refuses the Ingress, the
-// settings must not be used.
+// Read parses the annotations of an Ingress. Problems are sorted by name. If a problem refuses the
+// Ingress, the settings must not be used.
 func Read(raw map[string]string) (*Settings, []Problem) {
 	r := &reader{values: map[string]string{}, settings: &Settings{SSLRedirect: true}}
 	for name, value := range raw {

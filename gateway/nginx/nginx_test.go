@@ -106,7 +106,8 @@ func TestRead(t *testing.T) {
 func TestReadProblems(t *testing.T) {
 	for _, test := range []struct {
 		given []string
-		// want are names, with "!" if the Ingress is refused and "?" if the value is invalid.
+		// want contains annotation names: "!" marks a problem that refuses the Ingress, "?" an
+		// invalid value.
 		want string
 	}{
 		{[]string{"ssl-redirect: maybe"}, "ssl-redirect?"},
@@ -178,8 +179,8 @@ func TestReadProblems(t *testing.T) {
 	}
 }
 
-// TestRestrictingAnnotationsAreKnown checks that annotations with restricting names are supported, refused,
-// or documented by a note.
+// TestRestrictingAnnotationsAreKnown checks that each annotation with a restricting name is
+// supported or refused, or has a note.
 func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {
@@ -195,7 +196,7 @@ func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 	}
 }
 
-// FuzzRead checks the bounds of settings, and that a problem reports why an Ingress is refused.
+// FuzzRead checks the bounds of settings, and that each refusal has a reason.
 func FuzzRead(f *testing.F) {
 	for _, each := range Annotations() {
 		f.Add(each.Name, "true", "rewrite-target", "/$1")

@@ -11,7 +11,7 @@ import (
 
 func (r *reader) allow(text string) error {
 	found, err := parsePrefixes(text)
-	// Both annotation names are aliases of one list.
+	// Both annotation names are aliases for the same list.
 	r.settings.Allow = append(r.settings.Allow, found...)
 	return err
 }
@@ -22,7 +22,8 @@ func (r *reader) deny(text string) error {
 	return err
 }
 
-// satisfy parses whether one guard is sufficient. Without an allowlist the other guards are required.
+// satisfy parses whether one of the restrictions suffices (any) or all are required (all). Without an
+// allowlist all are required.
 func (r *reader) satisfy(text string) error {
 	isAllowing := r.values["whitelist-source-range"] != "" || r.values["allowlist-source-range"] != ""
 	hasPassword, hasURL := !IsOff(r.values["auth-type"]), !IsOff(r.values["auth-url"])
@@ -66,7 +67,7 @@ func (r *reader) authType(text string) error {
 	return nil
 }
 
-// authSecret is read by authType.
+// authSecret validates auth-secret; authType reads it.
 func (r *reader) authSecret(text string) error {
 	if strings.Count(text, "/") > 1 {
 		return fmt.Errorf("%s is not NAMESPACE/NAME", quoted(text))
@@ -96,7 +97,7 @@ func (r *reader) limitConnections(text string) (err error) {
 	return err
 }
 
-// limit parses a limit; 0 means no limit.
+// limit parses a rate or connection limit; 0 means no limit.
 func (r *reader) limit(text string) (uint32, error) {
 	if r.settings.Limits.Burst == 0 {
 		r.settings.Limits.Burst = r.number("limit-burst-multiplier", 1, 1000, 5)

@@ -50,7 +50,7 @@ func (r *reader) appRoot(text string) error {
 	return nil
 }
 
-// checkLocation returns why a text is not the target of a redirect, or nil.
+// checkLocation returns an error if a text is not a valid target of a redirect.
 func checkLocation(text string) error {
 	if strings.Contains(text, "$") {
 		return fmt.Errorf("%s has an unknown variable", quoted(text))
@@ -85,7 +85,8 @@ func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	}
 }
 
-// redirect supports only the variables that keep parts of the request's URL.
+// redirect parses a redirect. The only supported variables are those that preserve parts of the
+// request's URL.
 func (r *reader) redirect(text string, status uint32) error {
 	to := &Redirect{Status: status}
 	site, keeps := strings.CutSuffix(text, "$request_uri")
@@ -152,14 +153,14 @@ func (r *reader) rewriteTarget(text string) error {
 	return nil
 }
 
-// vhostVariables are the variables of upstream-vhost whose values depend on the rule of the Ingress.
+// vhostVariables are the variables of upstream-vhost that depend on the rule of the Ingress.
 var vhostVariables = []string{"$service_name", "$service_port", "$namespace", "$ingress_name"}
 
 func (r *reader) upstreamVhost(text string) error {
 	text = variable.ReplaceAllStringFunc(text, strings.NewReplacer("{", "", "}", "").Replace)
 	switch text {
 	case "$host", "$http_host", "$best_http_host":
-		// Backends get the client's host by default.
+		// Requests to backends have the client's host by default.
 		return nil
 	}
 	r.settings.UpstreamVhost = text
@@ -183,7 +184,7 @@ func (r *reader) forwardedPrefix(text string) error {
 	return nil
 }
 
-// maxAliases bounds how often the rules of an Ingress are repeated.
+// maxAliases limits the number of aliases of an Ingress, because each alias repeats its rules.
 const maxAliases = 100
 
 func (r *reader) serverAlias(text string) error {
@@ -231,7 +232,8 @@ func (r *reader) customHeaders(text string) error {
 
 func (r *reader) readTimeout(text string) error {
 	seconds, err := parseNumber(strings.TrimSuffix(text, "s"), 0, 1<<31)
-	// Values up to the default of responseTimeout differ only in how early a slow backend gets 504.
+	// Shorter timeouts than the default of responseTimeout affect only the time until a slow
+	// backend gets a 504.
 	if err != nil || seconds > 60 {
 		r.reportUnsupported("it is not supported: the class's responseTimeout limits the wait for a response, 60s by default")
 	}

@@ -9,22 +9,23 @@ import (
 
 // Settings are the parsed annotations of one Ingress.
 type Settings struct {
-	// SSLRedirect applies to hosts with TLS, ForceSSLRedirect to all.
+	// SSLRedirect redirects hosts with TLS to HTTPS, ForceSSLRedirect all hosts.
 	SSLRedirect, ForceSSLRedirect bool
-	// AppRoot is the redirect target of path "/", or empty.
+	// AppRoot is the redirect target of path "/"; empty means no redirect.
 	AppRoot string
-	// Redirect answers all requests, if not nil.
+	// Redirect redirects all requests; nil means no redirect.
 	Redirect *Redirect
-	// FromToWWW redirects the host name with "www." added or removed to the host.
+	// FromToWWW redirects the other form of the host name, with "www." added or removed, to the
+	// host.
 	FromToWWW bool
-	// RewriteTarget replaces the whole path; $1 to $9 are groups of the rule's path.
+	// RewriteTarget replaces the request path; $1 to $9 refer to groups of the rule's path.
 	RewriteTarget string
 	// UseRegex makes all paths of the Ingress's hosts regular expressions.
 	UseRegex bool
 	// UpstreamVhost is the Host header for backends. It may contain $service_name, $service_port,
 	// $namespace and $ingress_name.
 	UpstreamVhost string
-	// ForwardedPrefix is the X-Forwarded-Prefix header of rewritten requests.
+	// ForwardedPrefix is the value of header X-Forwarded-Prefix in rewritten requests.
 	ForwardedPrefix string
 	// Aliases are additional names of the Ingress's hosts.
 	Aliases  []string
@@ -37,14 +38,16 @@ type Settings struct {
 	Canary         *Canary
 	Mirror         *Mirror
 	SSLPassthrough bool
-	// Headers are the changes of configuration-snippet, or nil.
+	// Headers are the header changes of configuration-snippet, or nil.
 	Headers *Headers
-	// CustomHeaders is a ConfigMap with response headers, "name" or "namespace/name".
+	// CustomHeaders is the ConfigMap with response headers: "name" or "namespace/name".
 	CustomHeaders string
 
-	// Allow and Deny are client addresses. If Allow is not empty, all other clients are rejected.
+	// Allow and Deny are prefixes of client addresses. If Allow is not empty, all other clients are
+	// rejected.
 	Allow, Deny []netip.Prefix
-	// SatisfyAny admits clients of Allow without Auth and External, and other clients with both.
+	// SatisfyAny admits clients in Allow without Auth and External. Other clients must satisfy
+	// both.
 	SatisfyAny bool
 	Auth       *Auth
 	External   *External
@@ -66,65 +69,69 @@ const (
 
 // Redirect is a redirect for all requests.
 type Redirect struct {
-	// Location is empty to keep the request's URL except for a Scheme, Host and Port that are set.
+	// Location is the target URL. If it is empty, the request's URL is kept, except for Scheme,
+	// Host and Port that are set.
 	Location     string
 	Scheme, Host string
 	Port         uint32
 	Status       uint32
 }
 
-// Retry configures retries.
+// Retry configures retries of requests.
 type Retry struct {
 	Attempts uint32
-	// Statuses are response statuses that are retried, in addition to failures.
+	// Statuses are the response statuses that are retried, in addition to connection failures.
 	Statuses []uint32
 }
 
-// CORS configures which origins may read responses.
+// CORS configures cross-origin resource sharing.
 type CORS struct {
 	Origins, Methods, Headers, Expose []string
 	Credentials                       bool
 	MaxAge                            uint32
 }
 
-// Session is session persistence by a cookie.
+// Session configures session persistence by a cookie.
 type Session struct {
 	Cookie string
-	// Path is the path of the cookie; empty means the path of the rule.
+	// Path is the path attribute of the cookie; empty means the path of the rule.
 	Path string
-	// MaxAge is 0 for a session cookie.
+	// MaxAge is the lifetime of the cookie; 0 means a session cookie.
 	MaxAge time.Duration
 }
 
-// Canary adds the Ingress's backend to another Ingress's paths: by header, by cookie, then by weight.
+// Canary adds the backend of this Ingress to the paths of another Ingress. Requests are selected by
+// header, then by cookie, then by weight.
 type Canary struct {
-	// Header selects by "always" or "never" if neither Value nor Pattern is set. Value takes precedence
-	// over Pattern, an RE2 expression that is searched in the value.
+	// Header is the name of the selecting header. Without Value and Pattern, its values "always"
+	// and "never" decide. Value takes precedence over Pattern, an RE2 expression that matches any
+	// part of the header's value.
 	Header, Value, Pattern string
 	Cookie                 string
-	// Weight of Total requests are forwarded to the canary.
+	// Weight of each Total requests are forwarded to the canary.
 	Weight, Total uint32
 }
 
-// Mirror is a Service of the Ingress's namespace that gets a copy of each request.
+// Mirror is a Service in the Ingress's namespace that receives a copy of each request.
 type Mirror struct {
 	Namespace, Service string
 	Port               int32
 }
 
-// Auth is basic authentication.
+// Auth configures basic authentication.
 type Auth struct {
-	// Secret is "name" or "namespace/name".
+	// Secret contains the users: "name" or "namespace/name".
 	Secret, Realm string
-	// IsMap is true if each key of the Secret is a user; otherwise its key "auth" is an htpasswd file.
+	// IsMap is true if each key of the Secret is a user name. Otherwise key "auth" is an htpasswd
+	// file.
 	IsMap bool
 }
 
-// Limits apply to each client; 0 means no limit.
+// Limits apply to each client address; 0 means no limit.
 type Limits struct {
 	PerSecond, PerMinute, Connections uint32
-	// Burst is the multiple of the rate that is admitted at once.
+	// Burst is the multiple of the rate that is admitted as a burst.
 	Burst uint32
-	// Exempt are clients without these limits.
+	// Exempt are the prefixes of clients without these limits.
 	Exempt []netip.Prefix
 }

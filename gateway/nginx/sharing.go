@@ -14,7 +14,7 @@ import (
 	"time"
 )
 
-// The defaults of cors-allow-methods, cors-allow-headers and cors-max-age.
+// Defaults of cors-allow-methods, cors-allow-headers and cors-max-age (in seconds).
 const (
 	corsMethods = "GET, PUT, POST, DELETE, PATCH, OPTIONS"
 	corsHeaders = "DNT,Keep-Alive,User-Agent,X-Requested-With,If-Modified-Since,Cache-Control,Content-Type,Range,Authorization"
@@ -35,7 +35,8 @@ func (r *reader) enableCORS(text string) error {
 		MaxAge:      r.number("cors-max-age", 0, 1<<31, corsMaxAge),
 	}
 	if slices.Contains(cors.Origins, "*") {
-		// The response has "*" for all origins, which browsers reject with credentials.
+		// With all origins allowed, the response contains "*", which browsers reject for requests
+		// with credentials.
 		cors.Credentials = false
 	}
 	r.settings.CORS = cors
@@ -150,7 +151,7 @@ func (r *reader) canary(text string) error {
 	return nil
 }
 
-// mirrorTarget parses http://NAME.NAMESPACE.svc…:PORT, with or without $request_uri.
+// mirrorTarget parses mirror-target: http://NAME.NAMESPACE.svc…:PORT, with or without $request_uri.
 func (r *reader) mirrorTarget(text string) error {
 	site := strings.TrimSuffix(strings.TrimSuffix(text, "$request_uri"), "/")
 	target, err := url.Parse(site)
@@ -172,7 +173,7 @@ func (r *reader) mirrorTarget(text string) error {
 	return nil
 }
 
-// maxAttempts bounds the cost of one request. HTTPRoutes have the same limit.
+// maxAttempts limits the attempts of one request. HTTPRoutes have the same limit.
 const maxAttempts = 10
 
 // nextUpstream parses proxy-next-upstream and proxy-next-upstream-tries; either enables retries.

@@ -18,7 +18,8 @@ type Headers struct {
 	RemoveRequest, RemoveResponse        []string
 }
 
-// configurationSnippet refuses the Ingress unless all directives set headers to fixed values.
+// configurationSnippet parses configuration-snippet. It refuses the Ingress unless all directives
+// set headers to fixed values.
 func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil
@@ -61,7 +62,7 @@ func (h *Headers) add(words []string) error {
 		quoted(strings.Join(words, " ")))
 }
 
-// addChange removes a header without a value.
+// addChange adds a header change. An empty value removes the header.
 func addChange(name, value string, set *[]Header, remove *[]string) error {
 	switch {
 	case !isToken(name) || messageHeaders[strings.ToLower(name)] && !strings.EqualFold(name, "host"):
@@ -78,7 +79,8 @@ func addChange(name, value string, set *[]Header, remove *[]string) error {
 	return nil
 }
 
-// sentHeaders maps headers of authorization requests to the nginx variables with their values.
+// sentHeaders maps the headers of each authorization request to the nginx variables with the same
+// value.
 var sentHeaders = map[string]string{
 	"x-forwarded-method": "$request_method", "x-original-method": "$request_method",
 	"x-forwarded-uri": "$request_uri", "x-original-uri": "$request_uri",
@@ -87,7 +89,8 @@ var sentHeaders = map[string]string{
 	"x-original-url": "$scheme://$http_host$request_uri $scheme://$host$request_uri",
 }
 
-// authSnippet refuses the Ingress unless each directive sets a header that authorization requests have anyway.
+// authSnippet parses auth-snippet. It refuses the Ingress unless each directive sets a header that
+// authorization requests contain anyway.
 func (r *reader) authSnippet(text string) error {
 	if IsOff(r.values["auth-url"]) || IsOff(text) {
 		return nil
@@ -105,7 +108,8 @@ func (r *reader) authSnippet(text string) error {
 	return nil
 }
 
-// parseDirectives splits a text into simple nginx directives, each a list of words. Blocks are an error.
+// parseDirectives splits a text into simple nginx directives, each a list of words. It returns an
+// error for blocks.
 func parseDirectives(text string) (all [][]string, err error) {
 	var words []string
 	for {
@@ -146,7 +150,7 @@ func parseDirectives(text string) (all [][]string, err error) {
 	return all, nil
 }
 
-// parseQuoted parses a word in quotes. A backslash escapes a quote or a backslash.
+// parseQuoted parses a quoted word. A backslash escapes a quote or a backslash.
 func parseQuoted(text string) (word, rest string, err error) {
 	var b strings.Builder
 	for i := 1; i < len(text); i++ {

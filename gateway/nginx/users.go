@@ -10,10 +10,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/plan"
 )
 
-// UsersKey is the key of an htpasswd file in a Secret.
+// UsersKey is the key of the htpasswd file in a Secret.
 const UsersKey = "auth"
 
-// Users returns the users of a Secret in htpasswd format, and the number of unsupported lines.
+// Users returns the users in a Secret in htpasswd format, and the number of lines with unsupported
+// hashes.
 func Users(data map[string][]byte, isMap bool) (text []byte, left int) {
 	lines := strings.Split(string(data[UsersKey]), "\n")
 	if isMap {

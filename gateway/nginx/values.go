@@ -64,7 +64,8 @@ func parseNumber(text string, lowest, highest uint32) (uint32, error) {
 	return uint32(value), nil
 }
 
-// quoted quotes a value for messages and limits its length, because any user may have written it.
+// quoted quotes a value for a message and limits its length, because untrusted users write the
+// values.
 func quoted(text string) string {
 	const most = 80
 	if len(text) > most {
@@ -83,7 +84,7 @@ func splitList(text string) []string {
 	return found
 }
 
-// maxPrefixes is the maximum length of a list of addresses.
+// maxPrefixes is the maximum length of a list of prefixes.
 const maxPrefixes = 10_000
 
 func parsePrefixes(text string) ([]netip.Prefix, error) {
@@ -125,7 +126,7 @@ func parseSize(text string) (int64, error) {
 	return value * unit, nil
 }
 
-// isToken implements the token of RFC 9110, section 5.6.2.
+// isToken reports whether a text is a token (RFC 9110, section 5.6.2).
 func isToken(text string) bool {
 	for i := range len(text) {
 		c := text[i]

@@ -16,7 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
-// pipedStream is an in-memory stream for use with synctest.
+// pipedStream is an in-memory stream, for use with synctest.
 type pipedStream struct {
 	grpc.ServerStream
 	ctx       context.Context
@@ -40,7 +40,8 @@ func (s *pipedStream) Send(response *discovery.DeltaDiscoveryResponse) error {
 	return nil
 }
 
-// TestRestored checks that after a restore of the API server from a backup a proxy gets updates after a minute.
+// TestRestored checks that proxies receive updates one minute after the API server was restored
+// from a backup.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil)

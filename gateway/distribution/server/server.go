@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server implements the controller's side of package distribution.
+// Package server implements the server of package distribution, which runs in the controller.
 //
-// The caches of go-control-plane iterate over, copy and compare all resource names for each change and each
-// proxy. This package instead keeps versions as lists with shared entries (snapshot) and implements the
-// protocol for a single type with wildcard subscription.
+// The caches of go-control-plane iterate over, copy and compare all resource names for each change
+// and each proxy. This package instead represents versions as lists with shared entries (snapshot),
+// and implements the protocol for a single type with a wildcard subscription.
 package server
 
 import (
@@ -25,58 +25,63 @@ type Identity struct {
 	Pod   string
 }
 
-// Authenticate returns the holder of a token. Errors are sent to the proxy and must not contain the token.
+// Authenticate returns the identity of a token's holder. Its errors are sent to the proxy and must
+// not contain the token.
 type Authenticate func(ctx context.Context, token string) (Identity, error)
 
-// Server distributes resources per owner to the owner's proxies. It is safe for concurrent use.
+// Server distributes the resources of each owner to the owner's proxies. It is safe for concurrent
+// use.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
-	// OnAcknowledge, if not nil, is called when rejections may have changed. It must not block, and must be set
-	// before the server runs.
+	// OnAcknowledge is called when the rejections of a proxy may have changed. It may be nil, must
+	// not block, and must be set before the server runs.
 	OnAcknowledge func()
 
 	mu      sync.Mutex
 	owners  map[string]*ownerState
 	proxies map[*Proxy]bool
 	order   uint64
-	// serving is canceled to move proxies to other replicas.
+	// serving is the context of all streams. It is canceled to move proxies to other replicas.
 	serving context.Context
 	halt    context.CancelFunc
 }
 
 type ownerState struct {
 	current *snapshot
-	// replaced is closed when current is replaced or removed.
+	// replaced is closed when current is replaced or the owner is removed.
 	replaced chan struct{}
 }
 
-// Proxy is a connected proxy.
+// Proxy represents a connected proxy.
 type Proxy struct {
 	Identity
-	// Sent is the version of the last response, empty before the first.
+	// Sent is the version of the last response; empty before the first one.
 	Sent string
-	// Acknowledged is the newest version that the proxy has applied, empty before the first.
+	// Acknowledged is the newest version that the proxy has applied; empty before the first one.
 	Acknowledged string
-	// Refusal contains the errors of the acknowledged version's rejected resources.
+	// Refusal contains the errors of the resources that the proxy rejected in the acknowledged
+	// version.
 	Refusal string
 }
 
-// NewServer returns a server without owners. Proxies of unknown owners are asked to retry.
+// NewServer returns a server without owners. A proxy of an unknown owner gets an error and retries.
 func NewServer(authenticate Authenticate) *Server {
 	s := &Server{authenticate: authenticate, owners: map[string]*ownerState{}, proxies: map[*Proxy]bool{}}
 	s.serving, s.halt = context.WithCancel(context.Background())
 	return s
 }
 
-// Advance sets the next versions' order: the highest resourceVersion seen before their objects were read.
+// Advance sets the order of subsequent versions: the highest resourceVersion seen before their
+// objects were read.
 func (s *Server) Advance(order uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.order = order
 }
 
-// Suspend ends all streams and rejects new ones while suspended, because the configuration may be outdated.
+// Suspend ends all streams and rejects new ones until it is called with false. A replica is
+// suspended while its configuration may be outdated.
 func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -88,8 +93,8 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
-// Set replaces an owner's resources, sorted by name, and reports differences. They must not be modified
-// afterwards.
+// Set replaces the resources of an owner and reports whether they differ. Resources are sorted by
+// name and must not be modified afterwards.
 func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +111,8 @@ func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	return true
 }
 
-// Update replaces or adds resources of an existing owner by name and reports whether anything changed.
+// Update adds or replaces resources of an existing owner by name, and reports whether any of them
+// changed.
 func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -121,14 +127,14 @@ func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	return !same
 }
 
-// replace requires the mutex.
+// replace sets the current snapshot of an owner. The caller holds the mutex.
 func (s *Server) replace(of *ownerState, entries []*entry) {
 	of.current = &snapshot{order: s.order, entries: entries}
 	close(of.replaced)
 	of.replaced = make(chan struct{})
 }
 
-// Remove deletes an owner. Its proxies keep their configuration and reconnect.
+// Remove removes an owner. Its proxies keep their configuration and reconnect.
 func (s *Server) Remove(owner string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -138,7 +144,8 @@ func (s *Server) Remove(owner string) {
 	}
 }
 
-// current returns the owner's current snapshot, or nil, and a channel that is closed when it is replaced.
+// current returns the owner's current snapshot, or nil, and a channel that is closed when the
+// snapshot is replaced.
 func (s *Server) current(owner string) (*snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

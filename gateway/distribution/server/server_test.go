@@ -35,7 +35,7 @@ import (
 
 const waitTimeout = 20 * time.Second
 
-// certificate returns server credentials for 127.0.0.1 and client credentials that trust them.
+// certificate returns server credentials for 127.0.0.1, and client credentials that trust them.
 func certificate(t *testing.T) (own, trusting credentials.TransportCredentials) {
 	t.Helper()
 	web := httptest.NewTLSServer(nil)
@@ -97,7 +97,7 @@ func startController(t *testing.T) *controller {
 
 type proxy struct {
 	updates chan distribution.Update
-	// has is the configuration after the updates returned by next.
+	// has is the configuration after the updates that next has returned.
 	has map[string]string
 }
 
@@ -215,7 +215,8 @@ func TestProxiesGetTheirOwnersVersions(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "3"})
 }
 
-// TestOwnerComesLater checks that a waiting proxy receives the configuration of a new owner.
+// TestOwnerComesLater checks that a waiting proxy receives the configuration of an owner that is
+// added later.
 func TestOwnerComesLater(t *testing.T) {
 	c := startController(t)
 	p := startProxy(t, c, "of blue", nil, nil)
@@ -223,7 +224,7 @@ func TestOwnerComesLater(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "1"})
 }
 
-// TestRejection checks that the controller records rejected resources of an applied version.
+// TestRejection checks that the controller records the rejected resources of an applied version.
 func TestRejection(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
@@ -294,7 +295,7 @@ func TestUnauthenticatedUsersAreRejected(t *testing.T) {
 	}
 }
 
-// TestTokenDeterminesOwner checks that the token, not the request, determines the owner.
+// TestTokenDeterminesOwner checks that the owner is determined by the token and not by the request.
 func TestTokenDeterminesOwner(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "secret"})
@@ -319,7 +320,8 @@ func names(response *discovery.DeltaDiscoveryResponse) []string {
 	return all
 }
 
-// TestControllersAgreeOnVersions checks that another replica sends differences only.
+// TestControllersAgreeOnVersions checks that another replica sends only the difference to the
+// proxy's version.
 func TestControllersAgreeOnVersions(t *testing.T) {
 	one, two := startController(t), startController(t)
 	one.set(t, "blue", map[string]string{"a": "1", "b": "1", "c": "1"})
@@ -377,7 +379,7 @@ func TestStore(t *testing.T) {
 	startProxy(t, other, "of blue", store, nil).wantContents(t, map[string]string{"a": "2"})
 }
 
-// TestOwnerGoes checks that a proxy keeps the configuration of a removed owner until it returns.
+// TestOwnerGoes checks that a proxy keeps its configuration while its owner is removed.
 func TestOwnerGoes(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})
@@ -388,7 +390,8 @@ func TestOwnerGoes(t *testing.T) {
 	p.wantContents(t, map[string]string{"b": "1"})
 }
 
-// TestSnapshots checks that a difference is minimal and shares unchanged entries.
+// TestSnapshots checks that the difference of two snapshots is minimal, and that snapshots share
+// unchanged entries.
 func TestSnapshots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.MapOfN(rapid.StringMatching("[a-h]"), rapid.StringMatching("[0-2]"), 0, 8)

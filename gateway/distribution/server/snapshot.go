@@ -18,20 +18,21 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// snapshot is an immutable version of a configuration. Unchanged resources share entries, so a diff compares
-// pointers: 0.1 ms for 40,000.
+// snapshot is an immutable version of a configuration. Snapshots share the entries of unchanged
+// resources, so that a diff compares pointers (0.1 ms for 40,000 resources).
 type snapshot struct {
 	order   uint64
 	entries []*entry
 
 	once  sync.Once
 	named string
-	// unsent contains the errors of resources that cannot be encoded, whose previous version proxies retain.
+	// unsent contains the errors of resources that cannot be encoded. Proxies keep the previous
+	// versions of these resources.
 	unsent []string
 }
 
-// version computes a digest, which takes milliseconds for 40,000 resources, without those that cannot be
-// encoded.
+// version returns the name of the snapshot. It is computed once and takes milliseconds for 40,000
+// resources. Resources that cannot be encoded do not contribute to the digest.
 func (s *snapshot) version() string {
 	s.once.Do(func() {
 		digest := sha256.New()
@@ -41,7 +42,7 @@ func (s *snapshot) version() string {
 				s.unsent = append(s.unsent, err.Error())
 				continue
 			}
-			// Names and versions contain no line feed.
+			// Names and versions contain no line feeds.
 			fmt.Fprintf(digest, "%s\n%s\n", packed.GetName(), packed.GetVersion())
 		}
 		s.named = distribution.NewVersion(s.order, digest.Sum(nil)[:8])
@@ -57,8 +58,8 @@ type entry struct {
 	err    error
 }
 
-// pack caches the encoding for all proxies. The version is a digest of the content, so it is the same on all
-// replicas.
+// pack encodes the resource once for all proxies. Its version is a digest of the content, so that
+// it is the same on all replicas.
 func (e *entry) pack() (*discovery.Resource, error) {
 	e.once.Do(func() {
 		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
@@ -75,7 +76,8 @@ func (e *entry) pack() (*discovery.Resource, error) {
 	return e.packed, e.err
 }
 
-// with takes resources sorted by name. Unchanged ones keep their entry; same reports whether all are unchanged.
+// with returns the entries for resources sorted by name. Unchanged resources keep their entries;
+// same is true if all are unchanged.
 func (s *snapshot) with(resources []*resource.Resource) (entries []*entry, same bool) {
 	entries, same = make([]*entry, 0, len(resources)), true
 	before := s.entries
@@ -119,7 +121,7 @@ func isSame(a, b *resource.Resource) bool {
 	return a == b || a.GetName() == b.GetName() && proto.Equal(a, b)
 }
 
-// since returns the changed entries and removed names.
+// since returns the changed entries and the removed names between an older snapshot and this one.
 func (s *snapshot) since(older *snapshot) (changed []*entry, removed []string) {
 	before := older.entries
 	for _, e := range s.entries {

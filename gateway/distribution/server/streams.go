@@ -21,12 +21,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/distribution"
 )
 
-// NewGRPC returns the gRPC server for proxies. Its streams end with the context.
+// NewGRPC returns the gRPC server for proxies. All streams end when the context ends.
 func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCredentials) *grpc.Server {
 	server := grpc.NewServer(
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(distribution.MaxRequestBytes),
-		// A proxy uses one stream. Headers are read before the token is checked.
+		// A proxy opens one stream. Headers are limited because they are read before the token is
+		// checked.
 		grpc.MaxConcurrentStreams(2), grpc.MaxHeaderListSize(serving.MaxHeaderBytes),
 		grpc.ConnectionTimeout(5*time.Second), grpc.ReadBufferSize(8<<10),
 		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -34,7 +35,8 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 30 * time.Second,
-			// Reconnecting revalidates the token, which is checked only at the start of a stream.
+			// Tokens are checked when a stream starts, so limiting the age of connections
+			// revalidates them.
 			MaxConnectionAge: 30 * time.Minute, MaxConnectionAgeGrace: time.Minute,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -79,8 +81,8 @@ func (a *authenticated) Context() context.Context { return a.ctx }
 
 type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 
-// DeltaAggregatedResources sends missing resources, then each change. Changes are combined until an
-// acknowledgement.
+// DeltaAggregatedResources sends the resources that the proxy lacks, and then each change. Changes
+// are combined until the proxy acknowledges the previous response.
 func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	identity, _ := stream.Context().Value(identityKey{}).(Identity)
 	first, err := stream.Recv()
@@ -100,7 +102,7 @@ func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	return f.serve(first.GetInitialResourceVersions())
 }
 
-// receive closes the channel when the stream ends.
+// receive returns a channel of the stream's requests, which is closed when the stream ends.
 func receive(stream deltaStream) <-chan *discovery.DeltaDiscoveryRequest {
 	requests := make(chan *discovery.DeltaDiscoveryRequest)
 	go func() {
@@ -127,16 +129,19 @@ type follower struct {
 	requests <-chan *discovery.DeltaDiscoveryRequest
 	nonce    uint64
 	serving  context.Context
-	// initialVersion is the proxy's at the start. Until catchUpTimer fires, no older version is sent.
+	// initialVersion is the version that the proxy had when the stream started. No older version is
+	// sent until catchUpTimer fires.
 	initialVersion string
 	catchUpTimer   <-chan time.Time
 }
 
-// catchUp is how long a newer proxy waits for this replica to see its resourceVersion. A replica that lags
-// longer is suspended; otherwise the API server was restored from a backup and its state is valid.
+// catchUp is the time that a proxy with a newer version waits for this replica to observe the
+// resourceVersion of that version. A replica that cannot reach the API server is suspended, so
+// after this time the API server must have been restored from a backup, and its older state is
+// valid.
 const catchUp = time.Minute
 
-// errSuspended makes a proxy reconnect to another replica.
+// errSuspended makes a proxy connect to another replica.
 var errSuspended = status.Error(codes.Unavailable,
 	"this replica cannot reach the API server, and its configuration may be outdated: connect to another replica")
 
@@ -164,7 +169,8 @@ func (f *follower) serve(versions map[string]string) error {
 		} else {
 			changed, removed = current.since(sent)
 		}
-		// The first response is always sent, because its acknowledgement confirms the version.
+		// The first response is always sent, because its acknowledgement confirms the proxy's
+		// version.
 		if sent == nil || len(changed) > 0 || len(removed) > 0 {
 			if err := f.send(current, changed, removed); err != nil {
 				return err
@@ -177,12 +183,13 @@ func (f *follower) serve(versions map[string]string) error {
 	}
 }
 
-// mustWait reports whether the proxy has a newer and different version.
+// mustWait reports whether the proxy started with a newer version of different content.
 func (f *follower) mustWait(current *snapshot, differs bool) bool {
 	return differs && current.order < distribution.Order(f.initialVersion)
 }
 
-// name returns the version to send. If nothing differs, a proxy with a newer version keeps that.
+// name returns the version name to send. A proxy with equal content keeps its version name if it is
+// newer.
 func (f *follower) name(current *snapshot, differs bool) string {
 	if !differs && current.order < distribution.Order(f.initialVersion) {
 		return f.initialVersion
@@ -224,7 +231,8 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 	}
 }
 
-// acknowledge takes unsent, the resources missing in the response.
+// acknowledge records the acknowledgement of a version. detail contains the proxy's rejections,
+// unsent the errors of resources that were not sent.
 func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []string) {
 	reasons := unsent[:len(unsent):len(unsent)]
 	if detail.GetMessage() != "" {
@@ -232,8 +240,8 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []stri
 	}
 	refusal, isNews := distribution.JoinReasons(reasons), false
 	f.server.update(func() {
-		// The first acknowledgement counts as a change, because the proxy may have rejected a version at
-		// another replica.
+		// The first acknowledgement counts as a change, because the proxy may have rejected the
+		// version at another replica.
 		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == ""
 		f.proxy.Refusal, f.proxy.Acknowledged = refusal, version
 	})
@@ -242,7 +250,7 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []stri
 	}
 }
 
-// wait reports whether the stream ended, and its error.
+// wait waits for a new snapshot or the end of the stream. ended is true if the stream ended.
 func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	for {
 		select {
@@ -254,7 +262,7 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 			f.initialVersion, f.catchUpTimer = "", nil
 			return false, nil
 		case _, more := <-f.requests:
-			// Subscriptions are ignored: all resources are always sent.
+			// Subscriptions are ignored, because all resources are always sent.
 			if !more {
 				return true, nil
 			}
@@ -264,7 +272,7 @@ func (f *follower) wait(replaced <-chan struct{}) (ended bool, err error) {
 	}
 }
 
-// connect returns a context that is canceled when the server is suspended.
+// connect registers a proxy and returns a context that is canceled when the server is suspended.
 func (s *Server) connect(proxy *Proxy) context.Context {
 	s.mu.Lock()
 	defer s.mu.Unlock()

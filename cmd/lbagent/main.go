@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbagent is the agent of a node.
+// Command lbagent is the agent that runs on each node: it announces VIPs and forwards their
+// packets.
 package main
 
 import (
@@ -31,7 +32,7 @@ func main() {
 	}
 }
 
-// command returns the command line; getenv returns defaults of flags.
+// command returns the root command. getenv returns environment variables with defaults of flags.
 func command(getenv func(string) string, stdin io.Reader, stdout, stderr io.Writer) *cobra.Command {
 	config := lbagent.DefaultConfig()
 	config.Version = version

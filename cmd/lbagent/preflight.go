@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// preflightCommand works without a running agent.
+// preflightCommand returns the command preflight, which does not need a running agent.
 func preflightCommand(config *lbagent.Config) *cobra.Command {
 	var of lbagent.PreflightCluster
 	var nodes []string

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// docs/reference.md has the flags.
+// TestReference checks the flags in docs/reference.md.
 func TestReference(t *testing.T) {
 	flags := program.Flags("lbproxy", io.Discard)
 	_, _ = register(flags)

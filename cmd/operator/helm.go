@@ -13,16 +13,17 @@ import (
 )
 
 const (
-	// helmUninstalling is the status that Helm records before it runs the pre-delete hooks.
+	// helmUninstalling is the status of a release when Helm runs the pre-delete hooks.
 	helmUninstalling = "uninstalling"
-	// helmReleaseAnnotation is set by Helm on each object that it installs, except hooks.
+	// helmReleaseAnnotation is an annotation that Helm sets on each object that it installs, except
+	// hooks.
 	helmReleaseAnnotation = "meta.helm.sh/release-name"
 )
 
-// helmRelease is the Helm release whose hook runs the program.
+// helmRelease identifies the Helm release whose hook runs the program.
 type helmRelease struct {
 	namespace, name string
-	// first and last bound the revisions that the hook may read.
+	// first and last are the revisions between which the hook may read records.
 	first, last int
 }
 
@@ -41,12 +42,12 @@ func parseHelmRelease(release, revisions string) (*helmRelease, error) {
 
 type helmRecord struct {
 	revision int
-	// status is deployed, superseded, uninstalling …
+	// status is the status of the release, such as deployed, superseded or uninstalling.
 	status string
 }
 
-// verdict reports whether Helm uninstalls the release, or why the hook has nothing to do. If Helm installed
-// the workloads, a missing (nil) record leaves that open and is an error.
+// verdict reports whether Helm is uninstalling the release, and otherwise why the hook does
+// nothing. A missing record (nil) is an error if Helm installed the workloads.
 func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, string, error) {
 	switch {
 	case record == nil && installedByHelm:
@@ -66,7 +67,8 @@ func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, s
 	return true, "", nil
 }
 
-// newest returns Helm's newest record from Secrets, else from ConfigMaps, or nil.
+// newest returns the newest record of the release from Secrets, or else from ConfigMaps. It returns
+// nil if there is none.
 func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (*helmRecord, error) {
 	secrets, configMaps := client.CoreV1().Secrets(r.namespace), client.CoreV1().ConfigMaps(r.namespace)
 	for _, kind := range []func(string) (metav1.Object, error){
@@ -88,8 +90,8 @@ func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (
 	return nil, nil
 }
 
-// isUninstalling reports whether the hook's release is being uninstalled, and prints why not. Without a
-// release, an administrator runs the program.
+// isUninstalling reports whether the release of the hook is being uninstalled, and prints the
+// reason if not. It returns true if an administrator runs the program without a release.
 func (u uninstallation) isUninstalling(ctx context.Context) (bool, error) {
 	if u.helm == nil {
 		return true, nil

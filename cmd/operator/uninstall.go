@@ -29,21 +29,22 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation on the operator's Deployment confirms that uninstalling removes the addresses from
-	// Services. Chart values cannot confirm it, because a release whose uninstallation failed cannot be
-	// upgraded. If the Deployment is already deleted, the annotation of the agents' DaemonSet counts; a
-	// confirmed attempt copies it there.
+	// annotation on the operator's Deployment confirms that uninstalling removes the addresses of
+	// Services. It is not a chart value, because a release whose uninstallation failed cannot be
+	// upgraded. If the Deployment is already deleted, the annotation of the agents' DaemonSet
+	// counts, to which a confirmed attempt copies it.
 	annotation = "millrace.io/release-services"
-	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup and on no node, so that the
-	// DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with it.
+	// holdLabel is required by the node selector of DaemonSet millrace-cleanup and not set on any
+	// node, so that the DaemonSet has no pods. A hook removes the selector while Helm uninstalls
+	// the release. Never label a Node with it.
 	holdLabel = "millrace.io/uninstalling"
 )
 
-// An uninstallation runs the hooks of the Helm chart before anything is deleted.
+// uninstallation implements the Helm hooks that run before objects are deleted.
 type uninstallation struct {
 	client    kubernetes.Interface
 	namespace string
-	// release removes the addresses from Services regardless of annotations.
+	// release removes the addresses of Services without a confirmation by annotation.
 	release bool
 	// helm is the release of the hook, or nil if an administrator runs the program.
 	helm *helmRelease
@@ -73,7 +74,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	if err != nil {
 		return fmt.Errorf("configure the API client: %w: run in a cluster or set --kubeconfig", err)
 	}
-	// There are up to helm-revisions records; the default limit is five requests per second.
+	// Up to helm-revisions records are read; the default limit is five requests per second.
 	rest.QPS = -1
 	if u.client, err = kubernetes.NewForConfig(rest); err != nil {
 		return fmt.Errorf("create the API client: %w", err)
@@ -89,7 +90,7 @@ func runUninstall(ctx context.Context, arguments []string, stdout, stderr io.Wri
 	return u.prepare(ctx)
 }
 
-// prepare stops the agents after no Service has an address any more.
+// prepare releases the addresses of Services, and then stops the agents.
 func (u uninstallation) prepare(ctx context.Context) error {
 	services, err := u.servicesWithAddresses(ctx)
 	if err != nil {
@@ -99,7 +100,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 		if err := u.checkConfirmed(ctx, services); err != nil {
 			return err
 		}
-		// A running operator would assign the addresses again.
+		// Stop the operator, which would assign the addresses again.
 		if err := u.remove(ctx, operators, u.client.AppsV1().Deployments(u.namespace).Delete); err != nil {
 			return err
 		}
@@ -113,7 +114,7 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// checkConfirmed returns nil if the removal of addresses is confirmed.
+// checkConfirmed returns an error unless the removal of addresses is confirmed.
 func (u uninstallation) checkConfirmed(ctx context.Context, services []corev1.Service) error {
 	if u.release {
 		return nil
@@ -132,8 +133,8 @@ func (u uninstallation) checkConfirmed(ctx context.Context, services []corev1.Se
 	return u.record(ctx)
 }
 
-// checkConfirmedWithoutOperator is checkConfirmed without the operator, which would be needed to assign
-// addresses again.
+// checkConfirmedWithoutOperator returns an error unless the removal of addresses was confirmed
+// before the operator was deleted. have describes the Services with addresses.
 func (u uninstallation) checkConfirmedWithoutOperator(ctx context.Context, have string) error {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	switch {
@@ -150,8 +151,8 @@ func (u uninstallation) checkConfirmedWithoutOperator(ctx context.Context, have 
 	return nil
 }
 
-// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is deleted
-// first.
+// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is
+// deleted first.
 func (u uninstallation) record(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -183,8 +184,8 @@ func names(services []corev1.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// releaseService removes addresses and finalizers from a Service, so that it can be deleted without an
-// operator.
+// releaseService removes the addresses and finalizers of a Service, so that it can be deleted
+// without an operator.
 func (u uninstallation) releaseService(ctx context.Context, service *corev1.Service) error {
 	services := u.client.CoreV1().Services(service.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -208,7 +209,7 @@ func (u uninstallation) releaseService(ctx context.Context, service *corev1.Serv
 	return nil
 }
 
-// remove waits until the pods of a deleted workload are gone.
+// remove deletes a workload and waits until its pods are deleted.
 func (u uninstallation) remove(ctx context.Context, name string, remove func(context.Context, string, metav1.DeleteOptions) error) error {
 	foreground := metav1.DeletePropagationForeground
 	err := remove(ctx, name, metav1.DeleteOptions{PropagationPolicy: &foreground})
@@ -232,7 +233,7 @@ func (u uninstallation) remove(ctx context.Context, name string, remove func(con
 	return nil
 }
 
-// awaitCleanup starts the cleanup pods and waits until each node reports that it is clean.
+// awaitCleanup starts the cleanup pods and waits until they have cleaned each node.
 func (u uninstallation) awaitCleanup(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"spec": {"template": {"spec": {"nodeSelector": {%q: null}}}}}`, holdLabel)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, cleanup, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -274,7 +275,8 @@ func (u uninstallation) pods(ctx context.Context, component string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// poll reports errors only after the timeout, because the API server may be unavailable briefly.
+// poll calls check every second until it succeeds. Errors are returned only after the timeout,
+// because the API server may be unavailable briefly.
 func (u uninstallation) poll(ctx context.Context, check func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {

@@ -88,7 +88,7 @@ func TestUninstall(t *testing.T) {
 	if err := u.prepare(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	// The operator stays until helm deletes it.
+	// Helm deletes the operator later.
 	if got := left(t, u); !slices.Equal(got, []string{operators}) {
 		t.Errorf("remaining: %v, want the operator", got)
 	}
@@ -100,8 +100,8 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// TestUninstallReleases checks that Services of the operator can be deleted afterwards; others are
-// untouched.
+// TestUninstallReleases checks that the operator's Services can be deleted afterwards, and that
+// other Services are not modified.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
 		service("web", "example.com/own", millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer),
@@ -130,7 +130,8 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallResumes continues an attempt that has deleted the operator with its annotation.
+// TestUninstallResumes checks that an attempt continues a previous one that already deleted the
+// operator with its annotation.
 func TestUninstallResumes(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)
@@ -158,7 +159,7 @@ func TestUninstallResumes(t *testing.T) {
 	}
 }
 
-// TestUninstallWithoutOperator verifies that a missing operator does not confirm the removal of addresses.
+// TestUninstallWithoutOperator checks that a missing operator does not count as a confirmation.
 func TestUninstallWithoutOperator(t *testing.T) {
 	for _, test := range []struct {
 		name    string

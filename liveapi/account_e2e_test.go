@@ -85,7 +85,8 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// tenantObjects adds a served and a waiting Service, an Event and an Ingress to the namespace shop.
+// tenantObjects creates a Service with an address, a Service that waits for one, an Event and an
+// Ingress in namespace shop.
 func (e *environment) tenantObjects(t *testing.T) {
 	t.Helper()
 	e.client.MakeOf(t, "rbac/viewer.yaml")

@@ -46,7 +46,7 @@ import (
 )
 
 const (
-	// liveUser is the service account of config/liveapi, with exactly its installed permissions.
+	// liveUser is the ServiceAccount of config/liveapi with its installed permissions only.
 	liveUser  = "system:serviceaccount:millrace-system:millrace-liveapi"
 	tenant    = "tenant"
 	agentUser = "system:serviceaccount:millrace-system:millrace-agent"
@@ -56,17 +56,19 @@ const (
 	waitTimeout     = 30 * time.Second
 )
 
-// environment is a real API server that forwards requests for live.millrace.io to the program.
+// environment is a real API server that forwards requests for live.millrace.io to the program under
+// test.
 type environment struct {
 	server   *controlplane.Server
 	client   *controlplane.Objects
 	warnings *controlplane.Warnings
-	// directory has the certificates behind a symbolic link, like the kubelet's.
+	// directory contains the program's certificates behind a symbolic link, as the kubelet mounts
+	// them.
 	directory string
 	authority *authority
 	port      uint16
 	agents    map[string]*agent
-	// address is the program's address, and apiService points to it.
+	// address is the address of the program, to which apiService refers.
 	address    string
 	apiService *unstructured.Unstructured
 }
@@ -90,7 +92,7 @@ func newEnvironment(t *testing.T) *environment {
 	return e
 }
 
-// mount replaces the program's certificates atomically by certificates of an authority.
+// mount atomically replaces the program's certificates with new ones of an authority.
 func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	t.Helper()
 	directory := t.TempDir()
@@ -103,7 +105,7 @@ func (e *environment) mount(t *testing.T, from *authority, trusted []byte) {
 	must(t, os.RemoveAll(previous))
 }
 
-// token returns a token for the audiences, by default the API server's.
+// token returns a token of a ServiceAccount for audiences, by default that of the API server.
 func (e *environment) token(t *testing.T, account string, audiences ...string) string {
 	t.Helper()
 	of := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: systemNamespace, Name: account}}
@@ -129,7 +131,8 @@ func (e *environment) node(t *testing.T, name string, number int) *agent {
 	return made
 }
 
-// service creates a Service with a VIP and one endpoint on each of some nodes; the first is not ready.
+// service creates a Service with a VIP and one endpoint on each node; the first endpoint is not
+// ready.
 func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
 	t.Helper()
 	service := &corev1.Service{
@@ -151,7 +154,8 @@ func (e *environment) service(t *testing.T, namespace, name, vip string, nodes .
 	e.create(t, slice)
 }
 
-// run makes the API server forward requests to localhost instead of pods.
+// run starts the program and makes the API server forward requests to it on localhost instead of to
+// pods.
 func (e *environment) run(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	port := controlplane.FreePort(t)
@@ -211,7 +215,7 @@ type agent struct {
 	mu          sync.Mutex
 	tls         *tls.Config
 	connections map[net.Conn]bool
-	// traffic is returned repeatedly, as that of five seconds.
+	// traffic is returned for each request, as the traffic of five seconds.
 	traffic  live.Traffic
 	state    live.State
 	changed  chan struct{}
@@ -264,7 +268,7 @@ func newAgent(t *testing.T, name, address string, authority *authority) *agent {
 	return a
 }
 
-// trust sets the agent's certificate, signed by an authority, and the accepted clients.
+// trust sets the agent's certificate, issued by an authority, and the CAs of accepted clients.
 func (a *agent) trust(t *testing.T, authority *authority, clients *x509.CertPool) {
 	t.Helper()
 	a.mu.Lock()

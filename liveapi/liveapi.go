@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package liveapi serves the aggregated API live.millrace.io with current data of agents.
+// Package liveapi serves the aggregated API live.millrace.io with current data of the agents.
 package liveapi
 
 import (
@@ -24,24 +24,26 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// nodesEvery is the minimum interval between reads of the nodes.
+// nodesEvery is the minimum interval between reads of the list of nodes.
 const nodesEvery = time.Second
 
 // Config configures the server.
 type Config struct {
-	// REST configures the API client; Kubeconfig is its file, empty: the pod's service account.
+	// REST configures the API client. Kubeconfig is the file that it was read from; empty for the
+	// pod's ServiceAccount.
 	REST       *rest.Config
 	Kubeconfig string
-	// Address is "host:port" of the API, probes and metrics.
+	// Address is the address of the API, probes and metrics, "host:port".
 	Address string
-	// CertDir has tls.crt, tls.key, and client.crt, client.key and ca.crt for connections to agents.
+	// CertDir contains tls.crt and tls.key, and for connections to agents client.crt, client.key
+	// and ca.crt.
 	CertDir   string
 	AgentPort uint16
-	// Relay enables the relay, which sends changes of EndpointSlices to agents in place of the API server.
+	// Relay enables the relay of EndpointSlices (api/relay).
 	Relay bool
 }
 
-// Run serves until the context ends, and then returns nil.
+// Run runs the server until the context ends, and then returns nil.
 func Run(ctx context.Context, configuration Config, logger logr.Logger) error {
 	copied, err := cluster.New(configuration.REST)
 	if err != nil {

@@ -42,7 +42,8 @@ const (
 	mailVIP = "198.51.100.2"
 )
 
-// TestLive sends requests through a real API server, with the agents of three nodes.
+// TestLive sends requests through a real API server to the program, with simulated agents on three
+// nodes.
 func TestLive(t *testing.T) {
 	e := newEnvironment(t)
 	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
@@ -84,7 +85,7 @@ func TestLive(t *testing.T) {
 	t.Run("namespaces", func(t *testing.T) { testNamespaces(t, e) })
 }
 
-// rows returns the lines of `kubectl get`, each with one space between its columns.
+// rows returns the lines of `kubectl get` with single spaces between columns.
 func (e *environment) rows(t *testing.T, arguments ...string) []string {
 	t.Helper()
 	output, err := e.server.Kubectl(t.Context(), append([]string{"get"}, arguments...)...)
@@ -134,7 +135,7 @@ func testTraffic(t *testing.T, e *environment) {
 	if none := e.rows(t, "servicetraffic", "-n", "shop", "-l", "app=mail"); len(none) != 0 {
 		t.Errorf("with another label there is %q", none)
 	}
-	// Drops without a Service require access to all namespaces.
+	// Drops that belong to no Service require access to all namespaces.
 	for namespace, want := range map[string]bool{"": true, "shop": false} {
 		list := &livev1alpha1.ServiceTrafficList{}
 		must(t, e.client.List(t.Context(), list, client.InNamespace(namespace)))
@@ -199,7 +200,7 @@ func testFlows(t *testing.T, e *environment) {
 	if len(rows) != 3 || !strings.HasPrefix(rows[1], "203.0.113.9:40001 198.51.100.1:80 TCP 10.0.0.1:8080 node-b Established ") {
 		t.Errorf("got %q", rows)
 	}
-	// Flows of endpoints that are not ready may still exist.
+	// Endpoints that are not ready can still have flows.
 	for name, want := range map[string]int{"node-a": 1, "node-b": 1, "node-c": 0} {
 		requests := e.agents[name].requestsSince()
 		if len(requests) != want || want > 0 && requests[0] != "/v1/flows?client=203.0.113.0%2F24&limit=1000&service=shop%2Fweb" {
@@ -247,13 +248,14 @@ func testDrops(t *testing.T, e *environment) {
 	}
 }
 
-// testWatch checks that an agent's change results in an event, and nothing else does.
+// testWatch checks that a change of an agent's state sends an event, and that nothing else does.
 func testWatch(t *testing.T, e *environment) {
 	watching, err := client.NewWithWatch(e.server.Admin(), client.Options{Scheme: e.client.Scheme()})
 	must(t, err)
 	list := &livev1alpha1.VIPAnnouncementList{}
 	must(t, watching.List(t.Context(), list))
-	// The watch starts a second earlier, so that the agents' changes are unknown to it.
+	// The resource version of the watch is two seconds later, so that it does not include the
+	// changes of the agents.
 	millis, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	must(t, err)
 	events, err := watching.Watch(t.Context(), &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{Raw: &metav1.ListOptions{
@@ -261,7 +263,7 @@ func testWatch(t *testing.T, e *environment) {
 	}})
 	must(t, err)
 	defer events.Stop()
-	// A change before the watch has started results in no event, so the test changes again.
+	// A change before the watch started sends no event, so the test repeats the change.
 	vips, announcing := e.agents["node-a"].state.VIPs, map[bool]int32{true: 3, false: 2}
 	deadline, whole := time.After(waitTimeout), true
 	for warned := false; !warned; {
@@ -330,7 +332,7 @@ func testSchemas(t *testing.T, e *environment) {
 	}
 }
 
-// testTenants grants a user the role view in one namespace.
+// testTenants checks the permissions of a user with the role view in one namespace.
 func testTenants(t *testing.T, e *environment) {
 	e.create(t, &rbacv1.RoleBinding{
 		ObjectMeta: metav1.ObjectMeta{Namespace: "shop", Name: "tenant"},
@@ -452,7 +454,8 @@ func testUnread(t *testing.T, address string) {
 	}
 }
 
-// testRelay rejects other tokens, including the agents' for the API server.
+// testRelay checks that the relay rejects tokens of other accounts, and the agents' tokens for the
+// API server.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
@@ -508,7 +511,8 @@ func snapshot(t *testing.T, stream io.Reader) {
 	}
 }
 
-// testRotation replaces the CA as the operator does, during requests: none fails, and no node is missing.
+// testRotation replaces the CA as the operator does, during requests. No request may fail, and no
+// node may be missing.
 func testRotation(t *testing.T, e *environment) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -517,7 +521,7 @@ func testRotation(t *testing.T, e *environment) {
 	go func() {
 		defer close(failed)
 		for ctx.Err() == nil {
-			// The API server reconnects when its CA bundle changes.
+			// The API server reconnects when the CA bundle of the APIService changes.
 			if err := e.client.List(ctx, &livev1alpha1.ServiceTrafficList{}); err != nil && ctx.Err() == nil {
 				failed <- err
 				return
@@ -554,7 +558,7 @@ func testRotation(t *testing.T, e *environment) {
 		}
 		return nil
 	})
-	// New connections to agents use it, too.
+	// New connections to agents use the new CA, too.
 	for _, agent := range e.agents {
 		agent.closeConnections()
 	}
@@ -620,7 +624,8 @@ func answersOf(list client.ObjectList) livev1alpha1.NodeAnswers {
 	return livev1alpha1.NodeAnswers{}
 }
 
-// testNamespaces deletes a namespace with all agents stopped; Kubernetes lists each API's objects.
+// testNamespaces deletes a namespace while all agents are stopped. Kubernetes lists the objects of
+// each API for this.
 func testNamespaces(t *testing.T, e *environment) {
 	for _, agent := range e.agents {
 		agent.stop()
@@ -638,7 +643,7 @@ func testNamespaces(t *testing.T, e *environment) {
 	must(t, e.client.List(t.Context(), &livev1alpha1.ServiceTrafficList{}))
 }
 
-// TestLinked checks that only the program that is an API server links its packages.
+// TestLinked checks that only cmd/liveapi links the packages of API servers.
 func TestLinked(t *testing.T) {
 	output, err := exec.CommandContext(t.Context(), "go", "list", "-f", `{{.ImportPath}}: {{join .Deps " "}}`, "../cmd/...").Output()
 	must(t, err)

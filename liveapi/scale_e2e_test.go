@@ -46,19 +46,20 @@ var (
 )
 
 type limits struct {
-	// list is the time of `kubectl get`: the maximum with -strict, else the median.
+	// list is the maximum time of `kubectl get` with -strict, or else the median.
 	list       time.Duration
 	processors float64
 	memory     int64
 }
 
-// goals are the figures of docs/live.md; slack is for a machine with other load.
+// goals are the limits in docs/live.md. slack are limits for a machine with other load.
 var (
 	goals = limits{list: time.Second, processors: 0.5, memory: 300 << 20}
 	slack = limits{list: 4 * time.Second, processors: 0.7, memory: 330 << 20}
 )
 
-// TestScale runs the program with many simulated agents, and measures its cost and the time of lists.
+// TestScale runs the program with many simulated agents and measures its resource usage and the
+// time of lists.
 func TestScale(t *testing.T) {
 	e := newEnvironment(t)
 	e.simulate(t)
@@ -82,7 +83,7 @@ func TestScale(t *testing.T) {
 	})
 	t.Logf("all %d nodes answer after %.0f s, which took %.1f s of a processor", *scaleNodes, time.Since(begun).Seconds(), process.cpu(t).Seconds())
 
-	// List everything every five seconds.
+	// List all objects every five seconds.
 	before, start := process.cpu(t), time.Now()
 	var lists, prints []time.Duration
 	for time.Since(start) < time.Minute {
@@ -136,7 +137,7 @@ func vipOf(service int) netip.Addr {
 
 func serviceNameOf(service int) string { return fmt.Sprintf("service-%05d", service) }
 
-// simulate answers for all nodes, which differ by their addresses.
+// simulate starts a server that answers for all nodes, distinguished by their addresses.
 func (e *environment) simulate(t *testing.T) {
 	t.Helper()
 	certificate := e.authority.issue(t, live.AgentName, x509.ExtKeyUsageServerAuth)
@@ -256,7 +257,7 @@ func (e *environment) start(t *testing.T) process {
 	port := controlplane.FreePort(t)
 	command := exec.Command(program, "--kubeconfig="+kubeconfig, fmt.Sprintf("--bind-address=127.0.0.1:%d", port),
 		"--certificates="+e.directory, fmt.Sprintf("--agent-port=%d", e.port))
-	// As in config/liveapi.
+	// config/liveapi sets the same value.
 	command.Env = append(os.Environ(), "GOMEMLIMIT=208MiB")
 	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
 	must(t, err)

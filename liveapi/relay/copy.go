@@ -17,9 +17,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// Copy updates the log from the API server until the context ends.
+// Copy copies changes from the API server to the log until the context ends.
 func Copy(ctx context.Context, config *rest.Config, log *Log, logger logr.Logger) error {
-	// Request protobuf, the encoding in which slices are retained.
+	// Request protobuf, because the log retains slices in this encoding.
 	config = rest.CopyConfig(config)
 	config.ContentType = runtime.ContentTypeProtobuf
 	config.AcceptContentTypes = runtime.ContentTypeProtobuf + "," + runtime.ContentTypeJSON
@@ -34,7 +34,7 @@ func Copy(ctx context.Context, config *rest.Config, log *Log, logger logr.Logger
 	return nil
 }
 
-// observed reports to the log whether the API server answers.
+// observed records in the log whether the API server is reachable.
 type observed struct {
 	cache.ListerWatcherWithContext
 	log *Log
@@ -52,7 +52,7 @@ func (o observed) WatchWithContext(ctx context.Context, options metav1.ListOptio
 	return watched, err
 }
 
-// List and Watch are for callers without a context; the reflector does not use them.
+// List and Watch implement cache.ListerWatcher; the reflector uses the methods with a context.
 func (o observed) List(options metav1.ListOptions) (runtime.Object, error) {
 	return o.ListWithContext(context.Background(), options)
 }
@@ -61,7 +61,8 @@ func (o observed) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return o.WatchWithContext(context.Background(), options)
 }
 
-// store cannot fail to encode slices that the API server has sent.
+// store is the reflector's store. Encoding errors are only logged, because slices from the API
+// server can be encoded.
 type store struct {
 	log    *Log
 	logger logr.Logger

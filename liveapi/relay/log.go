@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/api/relay"
 )
 
-// maxLog limits the retained changes for agents that reconnect, in bytes.
+// maxLog limits the size of the changes that are retained for agents that reconnect, in bytes.
 const maxLog = 32 << 20
 
 var (
@@ -25,42 +25,45 @@ var (
 	errExpired  = errors.New("the relay no longer has the changes after this resource version")
 )
 
-// Log contains all slices and their latest changes, encoded for sending.
+// Log contains all EndpointSlices and their latest changes, encoded for sending. It is safe for
+// concurrent use.
 type Log struct {
 	mu     sync.Mutex
 	slices map[types.NamespacedName]*state
-	// entries are the latest changes; first is the index of the first one in all changes.
+	// entries are the latest changes. first is the index of entries[0] among all changes.
 	entries []entry
 	first   int64
 	size    int
-	// version is the version up to which the log is complete, zero before the first list. Changes after
-	// floor are in entries.
+	// version is the resource version up to which the log is complete; zero before the first list.
+	// entries contains all changes after floor.
 	version, floor uint64
-	// changed is closed after the next change; nil without waiting readers.
+	// changed is closed at the next change; nil if no reader waits.
 	changed chan struct{}
-	// unreachableSince is the time since which the API server is unreachable; zero while it is reachable.
+	// unreachableSince is the time since which the API server is unreachable; zero while it is
+	// reachable.
 	unreachableSince time.Time
 }
 
 type state struct {
-	// put is the encoded event with the whole slice.
+	// put is the encoded Put event of the slice.
 	put []byte
-	// place is the index of its latest entry.
+	// place is the index of the latest entry about the slice.
 	place int64
 }
 
 type entry struct {
-	// version is the version up to which the log is complete with this entry.
+	// version is the resource version up to which the log is complete with this entry.
 	version uint64
-	// whole and change are encoded events for readers without and with the previous slice; nil: no event.
+	// whole is the encoded event for readers that do not have the previous slice. change is that
+	// for readers that have it; nil if there is none.
 	whole, change []byte
-	// before is the index of the entry with the previous slice.
+	// before is the index of the previous entry about the slice.
 	before int64
 }
 
 func (l *Log) place() int64 { return l.first + int64(len(l.entries)) }
 
-// Put adds or replaces a slice, which it does not retain.
+// Put adds or replaces a slice. It does not retain the argument.
 func (l *Log) Put(slice *discoveryv1.EndpointSlice) error {
 	version, err := relay.ParseVersion(slice.ResourceVersion)
 	if err != nil {
@@ -104,7 +107,7 @@ func (l *Log) keep(name types.NamespacedName, s *state) {
 	l.slices[name] = s
 }
 
-// change encodes the event from a Put to another slice.
+// change encodes a Change event from the slice in a Put event to another version of it.
 func change(put []byte, slice *discoveryv1.EndpointSlice) ([]byte, error) {
 	before, err := relay.DecodeOne(put)
 	if err != nil {
@@ -169,8 +172,8 @@ func (l *Log) delete(name types.NamespacedName, resourceVersion string, version 
 	return nil
 }
 
-// Replace sets the slices to those of a list. No reader can continue from an earlier version, because any
-// part of the changes in between may be missing.
+// Replace replaces all slices with those of a list. Readers cannot continue from earlier versions,
+// because changes between the last event and the list may be missing.
 func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -210,8 +213,8 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	return nil
 }
 
-// restart ends all streams, because versions start again, for example after etcd was restored. Agents with
-// later versions are redirected to the API server, which rejects these versions.
+// restart ends all streams when resource versions decrease, for example because etcd was restored.
+// Agents with later versions continue with the API server, which rejects these versions.
 func (l *Log) restart() {
 	l.first, l.entries, l.size = l.place()+1, nil, 0
 	l.version = 0
@@ -225,7 +228,7 @@ func isEqual(put []byte, slice *discoveryv1.EndpointSlice) (bool, error) {
 	return known.Slice.UID == slice.UID && known.Slice.ResourceVersion == slice.ResourceVersion, nil
 }
 
-// Bookmark records that no other slice changed up to a version.
+// Bookmark records that the log is complete up to a resource version.
 func (l *Log) Bookmark(resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -272,7 +275,8 @@ func (l *Log) Connected(is bool, now time.Time) {
 	}
 }
 
-// Ready returns an error if the slices are incomplete, or have not been current since notBefore.
+// Ready returns an error before the first list, and if the API server has been unreachable since
+// before notBefore.
 func (l *Log) Ready(notBefore time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -289,7 +293,8 @@ func (l *Log) ready(notBefore time.Time) error {
 	return nil
 }
 
-// Known returns nil if the log contains the version, or a channel that is closed after the next change.
+// Known returns nil if the log is complete up to a version. Otherwise it returns a channel that is
+// closed at the next change.
 func (l *Log) Known(version uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -306,15 +311,15 @@ func (l *Log) next() <-chan struct{} {
 	return l.changed
 }
 
-// Reader reads the log from an index.
+// Reader reads the entries of a log in order.
 type Reader struct {
 	log *Log
-	// place is the next entry to read, streamStart the first of the stream, whose slices the reader has; zero
-	// after a snapshot.
+	// place is the index of the next entry to read. streamStart is the first index of the stream:
+	// the reader has the slices of entries from it on. It is zero after a snapshot.
 	place, streamStart int64
 }
 
-// Open returns a reader for a request, with the events to send first.
+// Open returns a reader for a request, and the events to send first.
 func (l *Log) Open(request relay.Request) (*Reader, [][]byte, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,7 +349,8 @@ func (l *Log) snapshot() (*Reader, [][]byte, error) {
 	return &Reader{log: l, place: l.place()}, append(all, end), nil
 }
 
-// Next returns new events, or a channel that is closed after the next change.
+// Next returns new events. If there are none, it returns a channel that is closed at the next
+// change.
 func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	l := r.log
 	l.mu.Lock()
@@ -366,7 +372,7 @@ func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	return nil, l.next(), nil
 }
 
-// Bookmark returns the event for the current version, or nil if entries are unread.
+// Bookmark returns a Bookmark event with the current version, or nil if there are unread entries.
 func (r *Reader) Bookmark() ([]byte, error) {
 	r.log.mu.Lock()
 	defer r.log.mu.Unlock()

@@ -31,7 +31,7 @@ func slice(name string, version uint64, addresses ...string) *discoveryv1.Endpoi
 	return made
 }
 
-// agent reads the log like lbagent/internal/source/relay.
+// agent reads the log in the same way as lbagent/internal/source/relay.
 type agent struct {
 	reader   *Reader
 	known    map[types.NamespacedName]*discoveryv1.EndpointSlice
@@ -70,7 +70,7 @@ func (a *agent) take(events [][]byte) error {
 	}
 }
 
-// connect starts a new stream: after the agent's version, or with a snapshot.
+// connect starts a new stream, either after the agent's version or with a snapshot.
 func (a *agent) connect(l *Log, since bool) error {
 	a.received = map[types.NamespacedName]bool{}
 	reader, events, err := l.Open(relay.Request{Since: a.version, Snapshot: !since})
@@ -96,7 +96,8 @@ func (a *agent) read(some func(count int) int) error {
 	return a.take(events[:some(len(events))])
 }
 
-// For any changes and reconnections, agents have the API server's slices in the end.
+// TestAgentsHaveServerState checks that after any changes and reconnections, agents have the slices
+// of the API server.
 func TestAgentsHaveServerState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, server, version := &Log{}, map[string]*discoveryv1.EndpointSlice{}, uint64(10)
@@ -114,7 +115,7 @@ func TestAgentsHaveServerState(t *testing.T) {
 		}
 		name := rapid.SampledFrom([]string{"web", "dns", "api"})
 		addresses := rapid.SliceOfN(rapid.StringMatching("198\\.18\\.0\\.[1-9]"), 0, 5)
-		// Without an event the relay sees a change only in a list.
+		// Without an event, the relay learns of the change from the next list only.
 		change := func(sendAll bool) {
 			version++
 			which := name.Draw(t, "slice")
@@ -140,7 +141,7 @@ func TestAgentsHaveServerState(t *testing.T) {
 				for range rapid.IntRange(0, 3).Draw(t, "unseen") {
 					change(false)
 				}
-				// The latest change may be the version of the list.
+				// The version of the list may be that of the latest change.
 				version += uint64(rapid.IntRange(0, 1).Draw(t, "later"))
 				list()
 			case 3:
@@ -195,7 +196,8 @@ func TestChangeIsShort(t *testing.T) {
 	}
 }
 
-// A relay rejects agents with a later version than its own, or with a forgotten one.
+// TestRefused checks that a relay rejects agents with a later version than its own, or with one
+// whose changes it no longer has.
 func TestRefused(t *testing.T) {
 	l := &Log{}
 	open := func(request relay.Request, want error) {
@@ -208,7 +210,7 @@ func TestRefused(t *testing.T) {
 	must(t, l.Replace(nil, "10"))
 	open(relay.Request{Since: 11, Snapshot: true}, errAhead)
 	open(relay.Request{Since: 9}, errExpired)
-	// A list may contain only some of the changes.
+	// A list may not contain all changes up to its version.
 	open(relay.Request{Since: 10}, errExpired)
 	must(t, l.Bookmark("11"))
 	open(relay.Request{Since: 11}, nil)
@@ -230,7 +232,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// If the API server's versions decrease, as after a restored backup, no stream continues.
+// TestDecreasingVersions checks that no stream continues if the API server's versions decrease, for
+// example after a restore.
 func TestDecreasingVersions(t *testing.T) {
 	l, a := &Log{}, &agent{}
 	must(t, l.Replace(nil, "100"))

@@ -28,10 +28,11 @@ import (
 )
 
 const (
-	// agentsOf makes a process run the agents, with the relay's URL; snapshotOf is the snapshot's size,
-	// which they do not decode, because that would cost more than sending it.
+	// agentsOf is the environment variable that makes a process run the agents; its value is the
+	// relay's URL. snapshotOf is the size of a snapshot. The agents do not decode it, because
+	// decoding would cost more than sending.
 	agentsOf, snapshotOf = "MILLRACE_RELAY", "MILLRACE_SNAPSHOT"
-	// manyAgents are half of 5,000 nodes, because there are two relays.
+	// manyAgents is half the agents of 5,000 nodes, because there are two relays.
 	manyAgents, manySlices = 2500, 20000
 )
 
@@ -68,9 +69,9 @@ func runAgents(address string) {
 	select {}
 }
 
-// TestManyAgents prints the cost of sending 2,500 agents 100 changes per second.
+// TestManyAgents measures the cost of sending 100 changes per second to 2,500 agents.
 func TestManyAgents(t *testing.T) {
-	// As in the program.
+	// cmd/liveapi sets the same value.
 	defer debug.SetGCPercent(debug.SetGCPercent(30))
 	l := &Log{}
 	fill(t, l)

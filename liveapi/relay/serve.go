@@ -17,24 +17,25 @@ import (
 )
 
 const (
-	// aheadFor is how long a request waits for a version that this relay does not have yet.
+	// aheadFor is the maximum time that a request waits for a version that this relay does not have
+	// yet.
 	aheadFor = 3 * time.Second
-	// cutFor is how long the API server may be unreachable before agents are sent away, because only this
-	// relay may be affected.
+	// cutFor is the time after which agents are rejected if the API server is unreachable, because
+	// only this relay may be affected.
 	cutFor = 10 * time.Second
-	// coalesceTime is how long a change waits for others, and minWriteInterval the minimum interval of
-	// writes, because writing to thousands of streams is expensive.
+	// coalesceTime is the time that a change waits for further changes, and minWriteInterval the
+	// minimum interval between writes. Writes to thousands of streams are expensive.
 	coalesceTime, minWriteInterval = 5 * time.Millisecond, 25 * time.Millisecond
-	// writeFor is the time limit of a write to an agent.
+	// writeFor is the time limit for a write to an agent.
 	writeFor = 30 * time.Second
-	// streamFor is the minimum duration of a stream, half the maximum. Then the agent reconnects, so that a
-	// restarted relay gets its share.
+	// streamFor is the minimum duration of a stream, and half the maximum. Agents reconnect then,
+	// so that a restarted relay serves its share of them.
 	streamFor = 10 * time.Minute
-	// room limits the bytes of one write.
+	// room limits the size of one write in bytes.
 	room = 1 << 16
 )
 
-// Handler serves authenticated requests of agents.
+// Handler serves requests of agents. They must be authenticated already.
 type Handler struct {
 	log    *Log
 	logger logr.Logger
@@ -81,7 +82,8 @@ func status(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// await waits for a version, because the agent may come from a relay that is ahead.
+// await waits up to aheadFor until the log has a version, because the agent may have received it
+// from another relay.
 func (h *Handler) await(ctx context.Context, version uint64) {
 	ctx, cancel := context.WithTimeout(ctx, aheadFor)
 	defer cancel()
@@ -102,7 +104,7 @@ type stream struct {
 	reader     *Reader
 	log        *Log
 	ended      <-chan struct{}
-	// buffer is the buffer of one write, lastWrite the time of the last write.
+	// buffer contains the events of one write. lastWrite is the time of the last write.
 	buffer    []byte
 	lastWrite time.Time
 }
@@ -145,7 +147,7 @@ func (s *stream) run(ctx context.Context, first [][]byte) error {
 	}
 }
 
-// pause waits for more changes, and returns false if the stream is to end.
+// pause waits for further changes, and returns false if the stream must end.
 func (s *stream) pause(ctx context.Context) bool {
 	select {
 	case <-time.After(max(coalesceTime, time.Until(s.lastWrite.Add(minWriteInterval)))):
@@ -157,7 +159,8 @@ func (s *stream) pause(ctx context.Context) bool {
 	}
 }
 
-// bookmark is also a sign of life, and returns an error without a connection to the API server.
+// bookmark writes a bookmark, by which the agent detects that the relay works. It returns an error
+// if the API server is unreachable.
 func (s *stream) bookmark() error {
 	if err := s.log.Ready(time.Now().Add(-cutFor)); err != nil {
 		return err
@@ -183,7 +186,7 @@ func (s *stream) write(events [][]byte) error {
 			return err
 		}
 	}
-	// Release a large buffer of a snapshot, because the stream lives for long.
+	// Release the large buffer of a snapshot, because the stream is long-lived.
 	if cap(s.buffer) > room/16 {
 		s.buffer = nil
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cluster caches Services, endpoints and nodes, which no other package reads.
+// Package cluster caches Services, EndpointSlices and LBNodes. Other packages read them through it.
 package cluster
 
 import (
@@ -28,17 +28,17 @@ import (
 
 const byService = "service"
 
-// Cluster is a cache of these objects.
+// Cluster is a cache of Services, EndpointSlices and LBNodes.
 type Cluster struct {
 	cache   cache.Cache
 	changed chan struct{}
 }
 
-// Service has the used fields of a Service.
+// Service contains the fields of a Service that the resources need.
 type Service struct {
 	store.Name
 	Labels map[string]string
-	// Ours is true if the operator has assigned its addresses.
+	// Ours is true if the operator assigned the Service's addresses.
 	Ours      bool
 	Addresses []netip.Addr
 	Ports     []Port
@@ -104,13 +104,14 @@ func (c *Cluster) Start(ctx context.Context) error {
 	return c.cache.Start(ctx)
 }
 
-// Synced waits until the cache is complete, and reports whether it is.
+// Synced waits until the cache is synced, and returns false if the context ends first.
 func (c *Cluster) Synced(ctx context.Context) bool { return c.cache.WaitForCacheSync(ctx) }
 
-// NodesChanged returns a channel that has an element after Nodes changed.
+// NodesChanged returns a channel that receives a value after a change of Nodes. Changes are
+// coalesced.
 func (c *Cluster) NodesChanged() <-chan struct{} { return c.changed }
 
-// Nodes returns the nodes with an address.
+// Nodes returns the nodes that have an address.
 func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	list := &millracev1beta1.LBNodeList{}
 	if err := c.cache.List(ctx, list); err != nil {
@@ -128,7 +129,8 @@ func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	return nodes, nil
 }
 
-// Services returns the Services of a namespace, or of all, with their endpoints.
+// Services returns the Services of a namespace, or of all namespaces if it is empty, with the
+// counts of their endpoints.
 func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, map[store.Name]Endpoints, error) {
 	services, slices := &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}
 	err := errors.Join(c.cache.List(ctx, services, client.InNamespace(namespace)), c.cache.List(ctx, slices, client.InNamespace(namespace)))
@@ -156,7 +158,8 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 	return known(service), count(slices)[name], true, nil
 }
 
-// NodesOf returns nodes with endpoints that may have flows, including terminating ones.
+// NodesOf returns the nodes with endpoints of a Service that can have flows. This includes
+// terminating endpoints.
 func (c *Cluster) NodesOf(ctx context.Context, name store.Name) ([]string, error) {
 	found, err := c.slices(ctx, name)
 	if err != nil {
@@ -203,7 +206,7 @@ func count(slices []discoveryv1.EndpointSlice) map[store.Name]Endpoints {
 		endpoints := counts[name]
 		for j := range slices[i].Endpoints {
 			endpoints.Total++
-			// Unknown means ready (EndpointConditions, discovery.k8s.io/v1).
+			// An unknown condition counts as ready (EndpointConditions, discovery.k8s.io/v1).
 			if ready := slices[i].Endpoints[j].Conditions.Ready; ready == nil || *ready {
 				endpoints.Ready++
 			}

@@ -22,10 +22,11 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// maxAnswer limits an answer in bytes; an agent with 100,000 VIPs sends less.
+// maxAnswer limits the size of a response in bytes; an agent with 100,000 VIPs sends less.
 const maxAnswer = 64 << 20
 
-// newClient authenticates to agents with the directory's certificate, and keeps a connection to each.
+// newClient returns a client that authenticates to agents with the certificate in directory and
+// keeps one connection to each agent.
 func newClient(directory string) *http.Client {
 	slots, shared := make(chan struct{}, connecting), &certificates{directory: directory}
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
@@ -46,14 +47,15 @@ func newClient(directory string) *http.Client {
 			return (&tls.Dialer{NetDialer: dialer, Config: configuration}).DialContext(ctx, network, address)
 		},
 		ForceAttemptHTTP2: true,
-		// Detect a failed node: otherwise its connection would stay until TCP times out.
+		// Pings detect a failed node; otherwise its connection would remain open until TCP times
+		// out.
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 		WriteBufferSize: 1 << 10,
 		IdleConnTimeout: 2 * live.WaitLimit,
 	}}
 }
 
-// certificates caches the TLS configuration, which a thousand connections share.
+// certificates caches the TLS configuration, which is shared by a thousand connections.
 type certificates struct {
 	directory string
 
@@ -62,7 +64,7 @@ type certificates struct {
 	made *tls.Config
 }
 
-// config reads the certificates again, so that new connections use replaced ones.
+// config reads the certificates again, so that new connections use replaced certificates.
 func (c *certificates) config() (*tls.Config, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -93,10 +95,11 @@ func (c *certificates) config() (*tls.Config, error) {
 	return c.made, nil
 }
 
-// bodies are buffers for answers, because a thousand agents answer every five seconds.
+// bodies pools buffers of responses, because a thousand agents respond every five seconds.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// get returns an error if the answer is from another node.
+// get requests a path from an agent and decodes the JSON response. It returns an error if another
+// node responds.
 func (c *Collector) get(ctx context.Context, a *agent, path string, parameters url.Values, answer any) error {
 	return c.fetch(ctx, a, path, parameters, func(body []byte) (node string, err error) {
 		err = json.Unmarshal(body, answer)
@@ -104,7 +107,8 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 	})
 }
 
-// fetch passes the body to read, which must not retain it and returns the node in it.
+// fetch requests a path from an agent and passes the body to read, which returns the name of the
+// node in it and must not retain it.
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collect continuously copies counters and announcements of all nodes to a store, and queries flows
-// and drops on request.
+// Package collect continuously copies counters and announcements of all nodes to a store, and
+// queries flows and drops on request.
 package collect
 
 import (
@@ -21,16 +21,17 @@ import (
 )
 
 const (
-	// firstPause and lastPause bound the retry interval of an agent that failed.
+	// firstPause and lastPause are the minimum and maximum retry interval of an agent that fails.
 	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
-	// grace is the time limit of an answer in addition to the time that the agent waits.
+	// grace is added to the time that an agent may wait, for the time limit of a request.
 	grace = 10 * time.Second
-	// queryTimeout is the time limit of a query of one agent, and maxQueries the number of concurrent
-	// queries.
+	// queryTimeout is the time limit for querying one agent, and maxQueries the maximum number of
+	// concurrent queries.
 	queryTimeout, maxQueries = 5 * time.Second, 32
-	// connecting limits concurrent connection attempts, because each costs a TLS handshake.
+	// connecting limits concurrent connection attempts, because each requires a TLS handshake.
 	connecting = 16
-	// wholes limits concurrent complete states, each a megabyte with 10,000 VIPs while it is decoded.
+	// wholes limits concurrent requests of complete states: decoding one with 10,000 VIPs takes a
+	// megabyte.
 	wholes = 4
 )
 
@@ -40,13 +41,14 @@ type Node struct {
 	Address netip.Addr
 }
 
-// Options of a Collector.
+// Options configures a Collector.
 type Options struct {
 	Store *store.Store
-	// Directory has ca.crt, client.crt and client.key, which are read for each connection.
+	// Directory contains ca.crt, client.crt and client.key, which are read for each new connection.
 	Directory string
 	Port      uint16
-	// Report is called with the error when a node starts to fail, and with nil when it answers again.
+	// Report is called with the error when requests to a node start to fail, and with nil when they
+	// succeed again.
 	Report func(node string, err error)
 }
 
@@ -65,7 +67,7 @@ type agent struct {
 	node Node
 	base string
 	stop context.CancelFunc
-	// failing is used by both loops, of the traffic and of the state.
+	// failing contains the failing paths. The loops for traffic and state share it.
 	mu      sync.Mutex
 	failing map[string]bool
 }
@@ -77,7 +79,7 @@ func New(options Options) *Collector {
 	}
 }
 
-// SetNodes sets the nodes to query, until the context ends.
+// SetNodes sets the nodes from which the collector copies data until the context ends.
 func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -111,7 +113,8 @@ func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 
 var traffics = sync.Pool{New: func() any { return new(live.Traffic) }}
 
-// follow queries the state once the traffic's connection, which both share, is established.
+// follow copies the traffic and the state of an agent. It requests the state after the first
+// response with traffic, so that both use one connection.
 func (c *Collector) follow(ctx context.Context, a *agent) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -152,7 +155,8 @@ func (c *Collector) followState(ctx context.Context, a *agent) {
 			if ctx.Err() == nil {
 				c.options.Store.StateFailed(a.node.Name, time.Now())
 			}
-			// A request for the complete state returns at once, while one for changes would wait.
+			// Request the complete state next: it is returned at once, but a request for changes
+			// would wait.
 			cursor = ""
 			return err
 		}
@@ -181,7 +185,7 @@ func since(cursor string) url.Values {
 	return url.Values{live.ParameterSince: {cursor}}
 }
 
-// repeat calls ask until the context ends, with increasing pauses while it fails.
+// repeat calls query until the context ends. While it fails, the intervals increase.
 func (c *Collector) repeat(ctx context.Context, a *agent, path string, query func() error) {
 	pause := firstPause
 	for ctx.Err() == nil {
@@ -196,7 +200,7 @@ func (c *Collector) repeat(ctx context.Context, a *agent, path string, query fun
 		}
 		select {
 		case <-ctx.Done():
-		// Spread the requests to the agents of a cluster.
+		// Distribute the requests to the agents over time.
 		case <-time.After(pause/2 + rand.N(pause)):
 		}
 		pause = min(2*pause, lastPause)
@@ -220,21 +224,22 @@ func (a *agent) report(path string, err error, report func(string, error)) {
 	}
 }
 
-// Query selects flows or drops.
+// Query selects the flows or drops of a Service.
 type Query struct {
 	Service store.Name
-	// Client is an address or a prefix, or empty.
+	// Client is an address or a prefix of clients; empty selects all.
 	Client string
 	// Limit is at most live.MaxLimit.
 	Limit int
 }
 
-// Flows returns the flows on nodes, and the nodes that did not answer.
+// Flows returns the flows on the given nodes, and the names of nodes that did not answer.
 func (c *Collector) Flows(ctx context.Context, nodes []string, query Query) (found []live.Flows, silent []string) {
 	return queryAgents[live.Flows](ctx, c, nodes, live.PathFlows, query)
 }
 
-// Drops returns the drops on all nodes, and the nodes that did not answer.
+// Drops returns the drops on all nodes, the names of nodes that did not answer, and the number of
+// nodes.
 func (c *Collector) Drops(ctx context.Context, query Query) (found []live.Drops, silent []string, all int) {
 	c.mu.Lock()
 	nodes := make([]string, 0, len(c.agents))

@@ -100,7 +100,7 @@ func start(t *testing.T, a *authority, host string, handler http.Handler) (serve
 	return server, server.Listener.Addr().(*net.TCPAddr).AddrPort()
 }
 
-// answering answers as a node with continuous traffic.
+// answering returns a handler that answers as a node with continuous traffic.
 func answering(node string, also http.HandlerFunc) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc(live.PathTraffic, func(w http.ResponseWriter, r *http.Request) {
@@ -146,7 +146,8 @@ func newCollector(t *testing.T, directory string, port uint16) (*Collector, *sto
 	return New(Options{Store: s, Directory: directory, Port: port, Report: reports.report}), s, reports
 }
 
-// An agent with an untrusted certificate, or of another node, is ignored, and the reason reported.
+// TestUntrustedAgents checks that responses are rejected, with a reported error, if the agent's
+// certificate is not trusted or another node answers.
 func TestUntrustedAgents(t *testing.T) {
 	ours, theirs, directory := newAuthority(t), newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -180,7 +181,8 @@ func TestUntrustedAgents(t *testing.T) {
 	}
 }
 
-// New connections use replaced certificates, and a recovered agent is read again.
+// TestRecoveredAgent checks that new connections use replaced certificates, and that a recovered
+// agent is queried again.
 func TestRecoveredAgent(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -224,7 +226,8 @@ func TestRecoveredAgent(t *testing.T) {
 	}
 }
 
-// A query is sent to its nodes only, concurrently with the long requests, over one connection.
+// TestQuestions checks that a query is sent to its nodes only, concurrently with the waiting
+// requests and over the same connection.
 func TestQuestions(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)

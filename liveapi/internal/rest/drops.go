@@ -51,7 +51,7 @@ func newDrops(sources Sources) *drops {
 	}}
 }
 
-// List queries all nodes, because routers send packets to any of them.
+// List queries all nodes, because routers can send the packets of a Service to any node.
 func (d *drops) List(ctx context.Context, options *internalversion.ListOptions) (runtime.Object, error) {
 	query, err := queryOf(ctx, livev1alpha1.ResourceDrops, options)
 	if err != nil {

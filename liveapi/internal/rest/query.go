@@ -41,7 +41,7 @@ func AddFields(scheme *runtime.Scheme) error {
 	return nil
 }
 
-// queryOf returns an empty list for a selector of labels that flows and drops do not have.
+// queryOf returns the query of list options. It returns an error unless they select one Service.
 func queryOf(ctx context.Context, resource string, options *internalversion.ListOptions) (collect.Query, error) {
 	query := collect.Query{Service: store.Name{Namespace: request.NamespaceValue(ctx)}, Limit: live.MaxLimit}
 	if options == nil {
@@ -85,7 +85,7 @@ func readFields(query *collect.Query, resource string, selector fields.Selector)
 	return nil
 }
 
-// none reports whether the label selector requires labels that flows and drops do not have.
+// none reports whether a label selector matches no flow or drop of a Service.
 func none(options *internalversion.ListOptions, service string) bool {
 	return options != nil && options.LabelSelector != nil && !options.LabelSelector.Matches(labels.Set{livev1alpha1.LabelService: service})
 }

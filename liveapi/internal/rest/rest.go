@@ -26,14 +26,14 @@ import (
 	"github.com/millrace-lb/millrace/liveapi/internal/store"
 )
 
-// Sources are the sources of objects.
+// Sources provides the data of all resources.
 type Sources struct {
 	Store     *store.Store
 	Cluster   *cluster.Cluster
 	Collector *collect.Collector
 }
 
-// Storage returns the resources by name.
+// Storage returns the REST storage of each resource by name.
 func Storage(sources Sources) map[string]rest.Storage {
 	return map[string]rest.Storage{
 		livev1alpha1.ResourceServiceTraffic:   newServiceTraffic(sources),
@@ -44,7 +44,7 @@ func Storage(sources Sources) map[string]rest.Storage {
 	}
 }
 
-// resource implements the common methods of all resources.
+// resource implements the methods that all resources have in common.
 type resource struct {
 	singular   string
 	shortNames []string
@@ -52,7 +52,7 @@ type resource struct {
 	object     func() runtime.Object
 	list       func() runtime.Object
 	columns    []metav1.TableColumnDefinition
-	// cells returns a row: one cell for each column.
+	// cells returns the row of an object, with one cell per column.
 	cells func(object runtime.Object, now time.Time) []any
 }
 
@@ -90,7 +90,7 @@ func (r *resource) ConvertToTable(_ context.Context, object, options runtime.Obj
 	return table, nil
 }
 
-// column returns a column of `kubectl get`, wide a column that is only shown with -o wide.
+// column returns a column of `kubectl get`, and wide one that is shown only with -o wide.
 func column(name, description string) metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: name, Type: "string", Description: description}
 }
@@ -103,10 +103,10 @@ func nameColumn() metav1.TableColumnDefinition {
 	return metav1.TableColumnDefinition{Name: "Name", Type: "string", Format: "name", Description: "Name of the object."}
 }
 
-// version returns milliseconds, because the replicas have no common counter.
+// version returns a resource version in milliseconds, because the replicas have no common counter.
 func version(now time.Time) string { return strconv.FormatInt(now.UnixMilli(), 10) }
 
-// selected supports the field selector of watches of a single object.
+// selected reports whether an object matches the label selector and the field selector of list options.
 func selected(options *internalversion.ListOptions, object *metav1.ObjectMeta) bool {
 	if options == nil {
 		return true
@@ -119,7 +119,7 @@ func selected(options *internalversion.ListOptions, object *metav1.ObjectMeta) b
 	})
 }
 
-// labelSet is labels.Set without a copy.
+// labelSet implements labels.Labels without copying the map.
 type labelSet map[string]string
 
 func (s labelSet) Has(label string) bool   { _, ok := s[label]; return ok }
@@ -129,7 +129,7 @@ func (s labelSet) Lookup(label string) (value string, ok bool) {
 	return value, ok
 }
 
-// namesInWarnings limits the silent nodes in a warning.
+// namesInWarnings limits the number of silent nodes that a warning names.
 const namesInWarnings = 10
 
 func warnSilent(ctx context.Context, coverage store.Coverage) {
@@ -150,7 +150,7 @@ func partial(coverage store.Coverage) string {
 	return fmt.Sprintf("%d of %d nodes did not answer: %s%s", len(coverage.Silent), coverage.Nodes, strings.Join(silent, ", "), rest)
 }
 
-// number formats a rate with at least three digits, and a unit prefix from 10,000 on.
+// number formats a rate with at least three digits, and with a unit prefix from 10,000.
 func number(value float64) string {
 	for _, unit := range []struct {
 		prefix string

@@ -141,7 +141,7 @@ func (s *serviceTraffic) Watch(ctx context.Context, options *internalversion.Lis
 			}
 			return list.Items, list.ResourceVersion, nil
 		},
-		// The passing of time is not a change.
+		// A later time alone is not a change.
 		ignore: func(item *livev1alpha1.ServiceTraffic) { item.Timestamp, item.Window = nil, metav1.Duration{} },
 	}), nil
 }
@@ -166,7 +166,8 @@ func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *s
 	return made
 }
 
-// frontendsOf returns the frontends with counts, and the Service's others.
+// frontendsOf returns the frontends with counts, and the remaining frontends of the Service
+// without.
 func frontendsOf(service *cluster.Service, counted []store.Frontend) []livev1alpha1.FrontendTraffic {
 	all := slices.Clone(counted)
 	for _, address := range service.Addresses {

@@ -140,7 +140,7 @@ func (v *vipAnnouncements) Watch(ctx context.Context, options *internalversion.L
 	}), nil
 }
 
-// generations detects changes of a store, including of the set of silent nodes.
+// generations detects changes of a store, including changes of the set of silent nodes.
 type generations struct {
 	store  *store.Store
 	known  bool
@@ -158,7 +158,8 @@ func (g *generations) changed() bool {
 	return changed
 }
 
-// since includes the second before a resourceVersion, because the replicas' clocks differ.
+// since reports whether the store may have changed since a resource version. One second earlier is
+// included, because the replicas' clocks differ.
 func (g *generations) since(resourceVersion string) bool {
 	millis, err := strconv.ParseInt(resourceVersion, 10, 64)
 	_, last := g.store.Changes()

@@ -17,21 +17,22 @@ import (
 // polled is a resource that is watched by polling.
 type polled struct {
 	interval time.Duration
-	// read returns the current objects, or previous if unchanged.
+	// read returns a snapshot of the current objects, or previous if they are unchanged.
 	read func(previous *snapshot) (*snapshot, error)
-	// changedSince reports whether objects may have changed since a resourceVersion; nil: always.
+	// changedSince reports whether objects may have changed since a resource version. Nil means
+	// that they always may have.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
 }
 
-// snapshot is indexed by namespace and name.
+// snapshot contains the objects of a resource by namespace and name.
 type snapshot struct {
 	version string
 	order   []string
 	objects map[string]watchedObject
 }
 
-// watchedObject is an object with the value whose changes are sent.
+// watchedObject is an object with the value that is compared to detect changes.
 type watchedObject struct {
 	object   runtime.Object
 	observed any
@@ -46,7 +47,7 @@ type watched interface {
 	metav1.Object
 }
 
-// add adds an object; changes of observed are sent.
+// add adds an object. A change of observed sends an event.
 func (l *snapshot) add(object watched, observed any) {
 	object.SetResourceVersion(l.version)
 	key := object.GetNamespace() + "/" + object.GetName()
@@ -57,9 +58,9 @@ func (l *snapshot) add(object watched, observed any) {
 type source[Item any] struct {
 	every time.Duration
 	list  func() ([]Item, string, error)
-	// ignore clears fields whose changes are not sent; nil: all are sent.
+	// ignore clears the fields whose changes send no events; nil ignores no field.
 	ignore func(*Item)
-	// generations detects changes of the store; nil: the list is computed each time.
+	// generations detects changes of the store. If it is nil, the list is computed each time.
 	generations *generations
 }
 
@@ -101,8 +102,9 @@ type watcher struct {
 	result chan watch.Event
 }
 
-// startWatch sends all objects if the client has no list, and then changes, but no events for objects that
-// were deleted between its list and now.
+// startWatch starts a watch. It first sends all objects, unless the client has listed the current
+// ones, and then changes. It sends no events for objects that were deleted between the client's
+// list and the start of the watch.
 func startWatch(ctx context.Context, options *internalversion.ListOptions, polled polled) watch.Interface {
 	ctx, stop := context.WithCancel(ctx)
 	made := &watcher{polled: polled, stop: stop, result: make(chan watch.Event)}

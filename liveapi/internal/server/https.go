@@ -21,18 +21,22 @@ import (
 )
 
 const (
-	// maxHeaderBytes leaves room for a user's groups.
+	// maxHeaderBytes limits a request's header. It is sufficient for the groups of a user.
 	maxHeaderBytes = 64 << 10
-	// maxStreams limits the requests of one connection. The cluster's API server opens further connections.
+	// maxStreams limits the concurrent requests of one connection. The cluster's API server opens
+	// more connections if necessary.
 	maxStreams = 250
-	// bufferBytes is the minimum of net/http for the unread bodies of a connection.
+	// bufferBytes limits the unread bodies of a connection. It is the minimum that net/http
+	// accepts.
 	bufferBytes = 64 << 10
-	// shutdownTimeout is the time for responses after the API server's library has drained its requests.
+	// shutdownTimeout is the time for remaining responses after the library has drained its
+	// requests.
 	shutdownTimeout = 2 * time.Second
 )
 
-// bounded serves HTTPS instead of the API server's library, whose limits are not configurable: it reads headers
-// up to 1 MiB for 32 seconds, and 256 KiB of the body of each stream before authentication.
+// bounded serves HTTPS in place of k8s.io/apiserver, whose limits are not configurable: it reads
+// headers of up to 1 MiB for up to 32 seconds, and 256 KiB of each stream's body, before
+// authentication.
 type bounded struct {
 	listener net.Listener
 	server   *http.Server
@@ -50,23 +54,23 @@ func listen(options Options) (*bounded, error) {
 	}
 	server := serving.NewHTTP(nil)
 	server.MaxHeaderBytes = maxHeaderBytes
-	// Watches and streams have no time limit; the library limits other requests.
+	// Watches and streams have no time limit. The library limits the time of other requests.
 	server.ReadTimeout, server.WriteTimeout = 0, 0
 	server.Protocols.SetHTTP2(true)
 	server.HTTP2 = &http.HTTP2Config{
 		MaxConcurrentStreams: maxStreams, MaxReceiveBufferPerConnection: bufferBytes, MaxReceiveBufferPerStream: bufferBytes,
 	}
-	// Anybody can fail handshakes, so they are not logged.
+	// Failed handshakes are not logged, because any client can cause them.
 	server.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
 	server.TLSConfig = &tls.Config{
 		MinVersion: tls.VersionTLS12, GetCertificate: watcher.GetCertificate,
-		// The library verifies the certificate of the cluster's API server, per request.
+		// The library verifies the client certificate of the cluster's API server for each request.
 		ClientAuth: tls.RequestClientCert,
 	}
 	return &bounded{listener: listener, server: server, watcher: watcher}, nil
 }
 
-// run serves while library runs.
+// run serves until library returns.
 func (b *bounded) run(ctx context.Context, library func(context.Context) error) error {
 	group, running := errgroup.WithContext(ctx)
 	group.Go(func() error { return b.watcher.Start(running) })
@@ -88,7 +92,7 @@ func (b *bounded) run(ctx context.Context, library func(context.Context) error) 
 	return group.Wait()
 }
 
-// unused is the listener of the library, which gets no connections.
+// unused is a listener for the library that never accepts a connection.
 type unused struct {
 	address net.Addr
 	close   sync.Once

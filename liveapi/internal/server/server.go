@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server implements the aggregated API server, which delegates authentication and authorization to
-// the cluster's API server.
+// Package server implements the aggregated API server. It delegates authentication and
+// authorization to the cluster's API server.
 package server
 
 import (
@@ -31,24 +31,26 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// connections suffice for the agents of 5,000 nodes and replicas of the cluster's API server.
+// connections is sufficient for the agents of 5,000 nodes and the replicas of the cluster's API
+// server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
-// Options of a Server.
+// Options configures a Server.
 type Options struct {
-	// Address is "host:port" to listen on.
+	// Address is the address to listen on, "host:port".
 	Address string
-	// CertDir has tls.crt and tls.key, which are reloaded when they change.
+	// CertDir contains tls.crt and tls.key, which are reloaded when they change.
 	CertDir string
-	// Kubeconfig is the API server for authentication and authorization; empty: the pod's service account.
+	// Kubeconfig is the file for the API server that authenticates and authorizes requests; empty
+	// selects the pod's ServiceAccount.
 	Kubeconfig string
 	Storage    map[string]rest.Storage
-	// Synced waits for the first complete data, but for no agent, because an unavailable API blocks the
-	// deletion of all namespaces.
+	// Synced waits until the caches are synced. It does not wait for agents, because an unavailable
+	// API blocks the deletion of all namespaces.
 	Synced func(context.Context) bool
-	// Streams are handlers of other paths, whose requests have no time limit.
+	// Streams are handlers by path, whose requests have no time limit.
 	Streams map[string]http.Handler
-	// StreamAudience is the audience of the tokens that Streams accept.
+	// StreamAudience is the audience of tokens for Streams.
 	StreamAudience string
 }
 
@@ -58,13 +60,13 @@ type Server struct {
 	https    *bounded
 }
 
-// New returns a server that already listens.
+// New returns a server. Its listener is already open.
 func New(options Options) (*Server, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(livev1alpha1.AddToScheme(scheme), liverest.AddFields(scheme)); err != nil {
 		return nil, fmt.Errorf("build the scheme: %w", err)
 	}
-	// The kinds of lists, watches and errors that every API server has.
+	// Register the kinds of lists, watches and errors that all API servers serve.
 	metav1.AddToGroupVersion(scheme, schema.GroupVersion{Version: "v1"})
 	scheme.AddUnversionedTypes(schema.GroupVersion{Version: "v1"},
 		&metav1.Status{}, &metav1.APIVersions{}, &metav1.APIGroupList{}, &metav1.APIGroup{}, &metav1.APIResourceList{})
@@ -120,7 +122,7 @@ func New(options Options) (*Server, error) {
 	return &Server{prepared: prepared, https: https}, nil
 }
 
-// chain authenticates Streams with their own audience.
+// chain builds the handler chain. It authenticates requests for Streams with their own audience.
 func (o Options) chain(api http.Handler, c *genericapiserver.Config) http.Handler {
 	chain := genericapiserver.DefaultBuildHandlerChain(api, c)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -12,33 +12,34 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// Session is a session of a node.
+// Session is the BGP session of a node.
 type Session struct {
 	Node string
 	console.BGPPeer
 }
 
-// Announcement are the nodes' decisions about a VIP.
+// Announcement represents the decisions of all nodes about a VIP.
 type Announcement struct {
 	Address    netip.Addr
 	Announcing int
-	// Groups are nodes with the same decision, first those that announce the VIP.
+	// Groups are groups of nodes with the same decision. Groups that announce the VIP come first.
 	Groups []Group
 }
 
 // Group is a group of nodes with the same decision.
 type Group struct {
-	// Peers is empty if the VIP is withheld, for Reason.
+	// Peers are the peers to which the nodes announce the VIP. If it is empty, the VIP is withheld
+	// for Reason.
 	Peers           []string
 	Reason, Message string
 	Count           int
-	// Nodes are sorted, and limited on request.
+	// Nodes are the names of the nodes, sorted and limited to the requested number.
 	Nodes []string
-	// Ranges are the first and last indexes of these nodes among the nodes that answered, by range.
+	// Ranges are inclusive ranges of indexes of these nodes in Coverage.Answered.
 	Ranges [][2]int32
 }
 
-// SetState stores changes of a node, or its complete state.
+// SetState applies the changes of a node's state, or replaces the state if it is complete.
 func (s *Store) SetState(name string, state *live.State, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -76,15 +77,15 @@ func (s *Store) change(now time.Time) {
 	s.changedAt = now
 }
 
-// Changes counts changes of announcements, sessions and nodes, not of silent ones, and returns the time of
-// the last.
+// Changes returns the number of changes of announcements, sessions and nodes, and the time of the
+// last change. A change between silent and answering is not counted.
 func (s *Store) Changes() (generation uint64, last time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.generation, s.changedAt
 }
 
-// StateFailed records a failed request to a node.
+// StateFailed records that a request for a node's state failed.
 func (s *Store) StateFailed(name string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -136,7 +137,8 @@ func (s *Store) answering(now time.Time) bitset {
 	return set
 }
 
-// Announcing counts nodes that announce any of some addresses; the store is locked meanwhile.
+// Announcing calls each with a function that counts the nodes that announce any of the given
+// addresses. The store is locked during the call.
 func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip.Addr) int)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -153,7 +155,8 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 	})
 }
 
-// Announcements returns all VIPs, sorted, with the first names of each group.
+// Announcements returns the announcements of all VIPs, sorted. Each group contains at most the
+// given number of names.
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -180,7 +183,8 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 	return all, s.coverage(now)
 }
 
-// Announcement returns the decisions about one VIP, with all names; ok is false without any decision.
+// Announcement returns the announcement of one VIP with the names of all nodes. ok is false if no
+// node has a decision about the VIP.
 func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcement, coverage Coverage, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -210,7 +214,8 @@ type decisionGroup struct {
 	ranges   [][2]int32
 }
 
-// addToGroup adds a node, whose index is greater than those of all previous ones.
+// addToGroup adds a node to the group with its decision. Nodes must be added in ascending order of
+// place.
 func addToGroup(groups []decisionGroup, decision uint32, from *node, place int32, names int) []decisionGroup {
 	at := slices.IndexFunc(groups, func(g decisionGroup) bool { return g.decision == decision })
 	if at < 0 {

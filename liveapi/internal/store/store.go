@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store stores the latest answers of agents, and aggregates nodes on request. It is pure: callers
-// pass the time. A frontend takes twice 16 bytes on each node with counts, a decision about a VIP 4 bytes
-// on each node; its text is shared.
+// Package store stores the latest data of each agent and aggregates it over all nodes. It is pure:
+// callers pass the time. For each node, a frontend with counts takes two entries of 16 bytes, and a
+// decision about a VIP 4 bytes; texts are shared.
 package store
 
 import (
@@ -17,32 +17,34 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// silentAfter is the time without new data after which a node counts as silent: two samples.
+// silentAfter is the time without new data after which a node is silent: two sample intervals.
 const silentAfter = 2 * live.SampleInterval
 
 // Name is the name of a Service.
 type Name struct{ Namespace, Name string }
 
-// Coverage lists the nodes in an answer.
+// Coverage lists the nodes whose data is included, and those that are silent.
 type Coverage struct {
 	Nodes            int
 	Answered, Silent []string
 }
 
-// Store is safe for concurrent use.
+// Store contains the data of all agents. It is safe for concurrent use.
 type Store struct {
 	mu      sync.RWMutex
 	nodes   map[string]*node
 	ordered []*node
-	// slots are the nodes by their numbers in bitsets; nil for a free number.
+	// slots contains the nodes by their number in bitsets; nil for an unused number.
 	slots     []*node
 	frontends interner[console.FrontendName]
 	reasons   interner[string]
-	// vips numbers the VIPs with a decision; announcers[number] is the set of nodes that announce the VIP.
+	// vips assigns numbers to VIPs with a decision. announcers[number] is the set of nodes that
+	// announce the VIP.
 	vips       interner[netip.Addr]
 	announcers []bitset
 	decisions  interner[decision]
-	// generation counts changes of announcements and sessions, the last at changedAt.
+	// generation counts the changes of announcements, sessions and nodes. changedAt is the time of
+	// the last one.
 	generation uint64
 	changedAt  time.Time
 }
@@ -52,15 +54,18 @@ type node struct {
 	number    int
 	samples   [2]sample
 	trafficAt time.Time
-	// hasState is true after the first state; failingSince is the start of failed requests.
+	// hasState is true once the node's state was received. failingSince is the time since which
+	// requests for it fail, or zero.
 	hasState     bool
 	failingSince time.Time
-	// decisions are by the number of the VIP: 0 for a VIP that the node does not have.
+	// decisions contains the numbers of decisions by the number of the VIP; 0 for a VIP that the
+	// node does not have.
 	decisions []uint32
 	sessions  []console.BGPPeer
 }
 
-// decision is the reason why VIPs are announced or not. Peers are joined by commas.
+// decision is a decision to announce VIPs to peers, joined by commas, or the reason to withhold
+// them.
 type decision struct{ peers, reason, message string }
 
 // New returns a store without nodes.
@@ -71,7 +76,7 @@ func New() *Store {
 	}
 }
 
-// SetNodes removes the data of all other nodes.
+// SetNodes sets the nodes and removes the data of all others.
 func (s *Store) SetNodes(names []string, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -109,7 +114,7 @@ func (s *Store) newNode(name string) *node {
 	return made
 }
 
-// Coverage returns which nodes answer.
+// Coverage returns the nodes that answer, and those that are silent.
 func (s *Store) Coverage(now time.Time) Coverage {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -43,7 +43,8 @@ func frontend(service string, port uint16) console.FrontendName {
 	return console.FrontendName{VIP: vip, Port: port, Protocol: "TCP", Service: service}
 }
 
-// Rates are over the last two samples of each node, regardless of their length, and summed over nodes.
+// TestTraffic checks that rates are computed from the last two samples of each node, whatever their
+// lengths, and summed over nodes.
 func TestTraffic(t *testing.T) {
 	s := answering(start, "a", "b")
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -82,7 +83,7 @@ func TestTraffic(t *testing.T) {
 		t.Errorf("of a Service without traffic: %v", got)
 	}
 
-	// A node that does not answer is not counted; neither is one whose counting restarted.
+	// Neither a silent node nor a node whose counters restarted contributes to the rates.
 	if got := s.Traffic(at(23)); !slices.Equal(got.Silent, []string{"b"}) || got.Services[web].Packets != 20 {
 		t.Errorf("b is silent: %+v", got)
 	}
@@ -207,7 +208,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// After any changes of nodes, VIPs and Services, the store equals one with only the final state.
+// TestNothingIsLeft checks that after any changes of nodes, VIPs and Services, the store equals a
+// store that received only the final state.
 func TestNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := []string{"a", "b", "c"}

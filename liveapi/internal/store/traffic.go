@@ -13,17 +13,18 @@ import (
 	"github.com/millrace-lb/millrace/api/live"
 )
 
-// sample has the counts of a node in one interval, sorted by the frontend's number.
+// sample contains the counts of a node in one interval, sorted by the number of the frontend.
 type sample struct {
 	seconds float64
 	entries []entry
 	drops   []dropped
-	// all are the drops of all packets, whose frontend is 0.
+	// all are the drops of all packets, with frontend 0.
 	all     []dropped
 	uplinks []console.Uplink
 }
 
-// entry stores counts with seven digits, which is enough for rates.
+// entry contains the counts of a frontend. float32 has seven significant digits, which suffice for
+// rates.
 type entry struct {
 	frontend                    uint32
 	connections, packets, bytes float32
@@ -34,45 +35,46 @@ type dropped struct {
 	count            uint64
 }
 
-// Rates are means per second over the window of an answer.
+// Rates are averages per second over the window of a Traffic.
 type Rates struct {
 	Connections, Packets, Bits, Dropped float64
-	// Drops are the parts of Dropped by reason.
+	// Drops is Dropped by reason.
 	Drops map[string]float64
 }
 
-// Service has the rates of a Service, and of its frontends, sorted.
+// Service contains the rates of a Service and of its frontends, sorted.
 type Service struct {
 	Rates
 	Frontends []Frontend
 }
 
-// Frontend has the rates of a frontend.
+// Frontend contains the rates of a frontend.
 type Frontend struct {
 	console.FrontendName
 	Rates
 }
 
-// Uplink has the rates of frames that the driver of a node's interface did not accept.
+// Uplink contains the rates of frames that the driver of a node's interface rejected.
 type Uplink struct {
 	Node, Interface    string
 	Transmit, Redirect float64
 }
 
-// Traffic is the sum over all nodes that answer.
+// Traffic contains rates that are summed over all nodes that answer.
 type Traffic struct {
 	Coverage
-	// Oldest is the time of the oldest sample; zero if there is no sample.
+	// Oldest is the time of the oldest included sample; zero without samples.
 	Oldest time.Time
-	// Window is the longest averaging period of a node.
+	// Window is the longest averaging period of any node.
 	Window   time.Duration
 	Services map[Name]Service
-	// Drops are drops of all packets, by reason, and Uplinks the uplinks that lost frames.
+	// Drops are the rates of all dropped packets by reason. Uplinks are the uplinks that lost
+	// frames.
 	Drops   map[string]float64
 	Uplinks []Uplink
 }
 
-// SetTraffic adds a sample of a node, and ignores unknown nodes.
+// SetTraffic adds a sample of a node. Unknown nodes are ignored.
 func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -84,7 +86,7 @@ func (s *Store) SetTraffic(name string, traffic *live.Traffic, now time.Time) {
 	s.releaseSample(&node.samples[1])
 	node.samples[1] = node.samples[0]
 	node.samples[0] = sample{}
-	// After a restart of counting, the previous sample does not adjoin the new one.
+	// The counters restarted, so the previous sample does not precede the next one directly.
 	if traffic.Seconds <= 0 {
 		s.releaseSample(&node.samples[1])
 		return
@@ -233,7 +235,7 @@ func (t *Traffic) sort() {
 	}
 }
 
-// nodeSample has the sum of the seconds of both samples of the node.
+// nodeSample is one of a node's two samples, with the seconds of both.
 type nodeSample struct {
 	sample
 	node string

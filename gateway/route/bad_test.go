@@ -29,11 +29,11 @@ import (
 
 const leastBad = 100
 
-// field matches the field in the message of a bad object or listener.
+// field matches a field in the message about a bad object or listener.
 var field = regexp.MustCompile(`(^|: |; )(spec|data|metadata|tls|hostname|protocol|port|allowedRoutes)([.:\[]|$)`)
 
-// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that names the
-// field, and affects no valid object.
+// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that
+// names the field, and does not affect valid objects.
 func TestBadObjects(t *testing.T) {
 	text, err := os.ReadFile("testdata/good.yaml")
 	if err != nil {
@@ -61,7 +61,8 @@ func TestBadObjects(t *testing.T) {
 				youngest(one, name)
 				was, is := outcome(before, name), outcome(route.Compile(one, model.DefaultSettings()), name)
 				if !strings.HasPrefix(file, "testdata/bad/") {
-					// Bad objects of other folders have valid parts, which affect others of the scenario.
+					// Bad objects of other directories have valid parts, which affect other objects
+					// of the scenario.
 					maps.DeleteFunc(was, func(name, _ string) bool { return !strings.Contains(name, " good") })
 				}
 				notDisturbed(t, name, targets(objects, name), was, is)
@@ -106,7 +107,7 @@ func nameOf(list string, value reflect.Value) string {
 	return fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName())
 }
 
-// youngest makes an object younger than all others, so that it cannot take anything from them.
+// youngest makes an object younger than all others, so that it takes precedence over none of them.
 func youngest(objects *model.Objects, name string) {
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {
@@ -125,7 +126,7 @@ func youngest(objects *model.Objects, name string) {
 	}
 }
 
-// targets are the Services of a policy. Their backends may be refused.
+// targets returns the Services of a policy, whose backends may be refused.
 func targets(objects *model.Objects, name string) []string {
 	var found []string
 	for _, policy := range objects.BackendTLSPolicies {
@@ -138,7 +139,8 @@ func targets(objects *model.Objects, name string) []string {
 	return found
 }
 
-// faults are the error messages by object. Errors caused by another object are reported there.
+// faults returns the error messages by object, without errors that are caused by another object and
+// reported there.
 func faults(result *model.Result) map[string][]string {
 	found := map[string][]string{}
 	for _, problem := range result.Problems {
@@ -164,7 +166,7 @@ func faults(result *model.Result) map[string][]string {
 	return found
 }
 
-// conditionsOf returns the conditions of each object, with the ones of its listeners and parents.
+// conditionsOf returns the conditions of each object, including those of its listeners and parents.
 func conditionsOf(result *model.Result) map[string][]metav1.Condition {
 	found := map[string][]metav1.Condition{}
 	add := func(kind, namespace, name string, conditions []metav1.Condition) {
@@ -234,7 +236,7 @@ func outcome(result *model.Result, but string) map[string]string {
 				each = copied
 			}
 			line, _ := protojson.Marshal(each)
-			// protojson adds random spaces.
+			// protojson inserts random spaces.
 			compact := map[string]any{}
 			_ = json.Unmarshal(line, &compact)
 			line, _ = json.Marshal(compact)
@@ -255,7 +257,8 @@ func outcome(result *model.Result, but string) map[string]string {
 	return found
 }
 
-// TestTooManyAncestors checks that Gateways without room in a policy's status refuse its Services.
+// TestTooManyAncestors checks that Gateways without room in the status of a policy refuse its
+// Services.
 func TestTooManyAncestors(t *testing.T) {
 	text := `
 apiVersion: gateway.networking.k8s.io/v1

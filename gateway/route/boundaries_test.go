@@ -24,7 +24,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// refusedBoundaries lists fields with a permitted value that is refused, and the reason.
+// refusedBoundaries maps fields with a permitted but refused value to the reason.
 var refusedBoundaries = map[string]string{
 	"Gateway.spec.addresses[].type":                                     "a VIP is an IP address (UnsupportedAddress)",
 	"Gateway.spec.gatewayClassName":                                     "another class",
@@ -41,8 +41,9 @@ type boundary struct {
 	value any
 }
 
-// TestBoundaries sets each field of testdata/boundaries.yaml to each enum value, minimum and maximum of its
-// schema. All that the API server accepts must be accepted, except for refusedBoundaries.
+// TestBoundaries sets each field of testdata/boundaries.yaml to each enum value, minimum and
+// maximum of its schema. All values that the API server accepts must be accepted, except
+// refusedBoundaries.
 func TestBoundaries(t *testing.T) {
 	common, err := os.ReadFile("testdata/gateway/common.yaml")
 	must(t, err)
@@ -207,7 +208,7 @@ func many(element any, count int) []any {
 	return list
 }
 
-// textOf returns a text of a length that matches a pattern, if one of several forms does.
+// textOf returns a text of a length that matches a pattern, and whether it found one.
 func textOf(pattern string, length int) (string, bool) {
 	if strings.Contains(pattern, "(h|m|s|ms)") {
 		return map[bool]string{true: "0s", false: "99999h99999m99999s99999ms"}[length == 0], true

@@ -40,7 +40,8 @@ func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) 
 	return found
 }
 
-// sizeOf returns the size of the only proxies' configuration without the settings of its owner.
+// sizeOf returns the size of the configuration of the only proxies, without the settings of its
+// owner.
 func sizeOf(t *testing.T, result *model.Result) (bytes int64) {
 	t.Helper()
 	if len(result.Proxies) != 1 {
@@ -52,7 +53,8 @@ func sizeOf(t *testing.T, result *model.Result) (bytes int64) {
 	return bytes
 }
 
-// admitted returns the indices of a namespace's accepted routes. Other routes must have reason LimitExceeded.
+// admitted returns the numbers of a namespace's accepted routes. Other routes must have the reason
+// LimitExceeded.
 func admitted(t *testing.T, result *model.Result, namespace string) (numbers []int) {
 	t.Helper()
 	for _, found := range result.Statuses.HTTPRoutes {
@@ -82,8 +84,8 @@ func upTo(count int) (numbers []int) {
 	return numbers
 }
 
-// TestRoomOfANamespace checks that the oldest routes of a namespace fit. A route counts for each of its
-// hosts.
+// TestRoomOfANamespace checks that the oldest routes of a namespace are admitted, and that a route
+// counts once per host.
 func TestRoomOfANamespace(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -102,14 +104,15 @@ func TestRoomOfANamespace(t *testing.T) {
 	if got := sizeOf(t, result); got > 150_000 {
 		t.Errorf("the configuration has %d bytes", got)
 	}
-	// Without the oldest route, the next one has room.
+	// Without the oldest route, there is room for the next one.
 	objects.HTTPRoutes = slices.DeleteFunc(objects.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return r.Name == "h-0" })
 	if got := admitted(t, route.Compile(objects, settings), "many"); !slices.Equal(got, []int{1, 2, 3, 4}) {
 		t.Errorf("accepted routes %v, want those from 1 to 4", got)
 	}
 }
 
-// TestRoomIsShared checks that namespaces share the limit of the proxies if all exceed it.
+// TestRoomIsShared checks that namespaces share the limit of the proxies if they exceed it
+// together.
 func TestRoomIsShared(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 20 {
@@ -134,7 +137,8 @@ func TestRoomIsShared(t *testing.T) {
 	}
 }
 
-// TestRoomOfListeners checks the limit of a proxy with a route at all listeners and 64 ListenerSets.
+// TestRoomOfListeners checks the limit for a route that is attached to all listeners of 64
+// ListenerSets.
 func TestRoomOfListeners(t *testing.T) {
 	chain, key, err := routetest.Certificate("*.example.com")
 	if err != nil {
@@ -189,7 +193,7 @@ func TestRoomOfListeners(t *testing.T) {
 	}
 }
 
-// attachedSets counts accepted ListenerSets, which must be the oldest.
+// attachedSets returns the number of accepted ListenerSets, which must be the oldest.
 func attachedSets(t *testing.T, result *model.Result) (accepted int) {
 	t.Helper()
 	youngest := 0
@@ -280,7 +284,7 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 	unread := 0
 	for _, found := range result.Statuses.HTTPRoutes {
-		// A route that is not read has no resolved references.
+		// A route that was not read has no condition ResolvedRefs.
 		if meta.FindStatusCondition(found.Status.Parents[0].Conditions, "ResolvedRefs") == nil {
 			unread++
 		}
@@ -290,14 +294,14 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 }
 
-// TestLimitMessageIsStable checks that the message does not change with other objects, which would rewrite all
-// statuses.
+// TestLimitMessageIsStable checks that the message does not depend on other objects. Otherwise each
+// change would rewrite all statuses.
 func TestLimitMessageIsStable(t *testing.T) {
 	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000
 	compile := func(kilobytes int) (routes []model.Status[gatewayv1.RouteStatus], problems []model.Problem) {
 		objects := emptyGateway()
-		// The namespaces exceed both the limit of the proxies and the limit for reading.
+		// The namespaces exceed both the limit of the proxies and the limit for reading routes.
 		objects.HTTPRoutes = append(objects.HTTPRoutes,
 			longRoute("many", 0, kilobytes, "a.example.com"), longRoute("other", 1, 30+kilobytes, "b.example.com"))
 		for i := range 10 {

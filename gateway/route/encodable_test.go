@@ -18,8 +18,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// TestEncodable makes each string of built-in objects in the scenarios invalid UTF-8, as clients can in
-// protobuf, and checks that the proxy accepts all encoded resources. Custom resources are written in JSON only.
+// TestEncodable makes each string of the built-in objects in the scenarios invalid UTF-8, as
+// protobuf clients can, and checks that the proxy accepts all encoded resources. Custom resources
+// can only be written as JSON.
 func TestEncodable(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txtar")
 	if err != nil {
@@ -49,7 +50,8 @@ func TestEncodable(t *testing.T) {
 	}
 }
 
-// builtIn returns the parts of objects whose strings the API server does not validate as names.
+// builtIn returns the parts of built-in objects whose strings the API server does not validate as
+// names.
 func builtIn(objects *model.Objects) (found []reflect.Value) {
 	add := func(object any) { found = append(found, reflect.ValueOf(object)) }
 	for _, each := range objects.Ingresses {
@@ -74,7 +76,7 @@ func builtIn(objects *model.Objects) (found []reflect.Value) {
 	return found
 }
 
-// mutate calls check once for each string below a value, after appending an invalid byte.
+// mutate appends an invalid byte to each string below a value in turn, and calls check.
 func mutate(value reflect.Value, check func(path, text string)) {
 	walk("", value, func(path string, text string, set func(string)) {
 		set(text + "\xff")

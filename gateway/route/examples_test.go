@@ -61,7 +61,7 @@ spec: {ports: [{name: https, port: 443}]}
 ---
 `
 
-// TestExamples compiles the examples of the documentation: every field must be known and accepted.
+// TestExamples compiles the examples of the documentation. All fields must be known and accepted.
 func TestExamples(t *testing.T) {
 	page, err := os.ReadFile("../../docs/gateway.md")
 	if err != nil {

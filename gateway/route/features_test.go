@@ -38,7 +38,7 @@ func TestFeaturesOfClasses(t *testing.T) {
 		}
 		names = append(names, string(feature.Name))
 	}
-	// The API server accepts 64, sorted (GatewayClassStatus.supportedFeatures).
+	// The API server accepts at most 64 sorted features (GatewayClassStatus.supportedFeatures).
 	if len(names) == 0 || len(names) > 64 || !slices.IsSorted(names) || len(slices.Compact(names)) != len(found) {
 		t.Errorf("%d features: %q", len(names), names)
 	}

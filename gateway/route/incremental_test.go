@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// Templates of objects: each edit draws an alternative between brackets. References resolve often, but not
-// always.
+// world contains templates of objects. Each edit chooses alternatives between brackets at random.
+// Most references resolve, but not all.
 var world = []string{
 	`{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: [a|b]}}}`,
 	`{apiVersion: v1, kind: Namespace, metadata: {name: pay, labels: {team: [a|b]}}}`,
@@ -75,9 +75,9 @@ func policyTemplate(name string) string {
 	  caCertificateRefs: [{group: "", kind: ConfigMap, name: <ca|missing>}]}}}`
 }
 
-// draw chooses the alternatives of a template.
+// draw chooses the alternatives of a template at random.
 func draw(t *rapid.T, template string) string {
-	// Brackets of YAML lists remain: alternatives are written as < > or [a|b].
+	// YAML lists keep their brackets: alternatives are written as < > or [a|b].
 	template = strings.ReplaceAll(template, "[a|b]", "<a|b>")
 	var text strings.Builder
 	for {
@@ -150,8 +150,8 @@ func (e *edits) objects() *model.Objects {
 	return all
 }
 
-// TestCompilerFollows checks that a Compiler returns the results of Compile after any sequence of edits, unless
-// it retains previous versions, and reuses pointers of equal resources.
+// TestCompilerFollows checks that after any sequence of edits, a Compiler returns the result of
+// Compile, unless it retains previous versions, and reuses the pointers of equal resources.
 func TestCompilerFollows(t *testing.T) {
 	seen, compared := map[string]bool{}, 0
 	rapid.Check(t, func(t *rapid.T) {

@@ -56,8 +56,8 @@ func TestAliasLimit(t *testing.T) {
 	}
 }
 
-// TestGuardsWithoutRoom checks that requests of a protecting object without room reach no other rule, and that
-// a namespace without reserve is closed.
+// TestGuardsWithoutRoom checks that no other rule serves the requests of a protecting object
+// without room, and that a namespace without reserve is closed.
 func TestGuardsWithoutRoom(t *testing.T) {
 	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 60_000
@@ -81,7 +81,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 					Type: gatewayv1.HTTPRouteFilterCORS, CORS: &gatewayv1.HTTPCORSFilter{AllowOrigins: []gatewayv1.CORSOrigin{gatewayv1.CORSOrigin(strings.Repeat("x", 70_000))}},
 				}},
 			}}
-			// A filter without settings is refused with its rule, so only a valid filter takes room.
+			// Only a valid filter uses room: a filter without settings is refused with its rule.
 			guard.Spec.Rules[0].Filters[0].ExternalAuth = &gatewayv1.HTTPExternalAuthFilter{ExternalAuthProtocol: gatewayv1.HTTPRouteExternalAuthHTTPProtocol}
 			gateway.HTTPRoutes = append(gateway.HTTPRoutes, guard)
 		}
@@ -94,7 +94,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 				} else if test.guards == 1 || len(found.Rule.Backends) > 0 {
 					got = fmt.Sprintf("%d backends", len(found.Rule.Backends))
 				}
-				// A route of another namespace than its Service has a backend that answers 500.
+				// An HTTPRoute in another namespace than its Service answers 500.
 				if got != request[2] {
 					t.Errorf("%s, %d guards without room: %v has %s", name, test.guards, request, got)
 				}
@@ -103,7 +103,8 @@ func TestGuardsWithoutRoom(t *testing.T) {
 	}
 }
 
-// guardedIngresses returns an open Ingress, younger ones with long address lists, and another namespace's.
+// guardedIngresses returns an unrestricted Ingress, younger Ingresses with long address lists, and
+// an Ingress of another namespace.
 func guardedIngresses(t *testing.T, guards int) *model.Objects {
 	t.Helper()
 	ingress := "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: %s, name: open}, spec: {ingressClassName: web, rules: [{host: %s, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: s, port: {number: 1}}}}]}}]}}\n---\n"

@@ -56,7 +56,7 @@ func dump(result *model.Result) string {
 		fmt.Fprintf(&text, "%v %v %v %v\n", proxy.Owner, proxy.Ports, proxy.Backends, proxy.Parameters)
 		for _, found := range proxy.Resources {
 			line, _ := protojson.Marshal(found)
-			// protojson adds random spaces.
+			// protojson inserts random spaces.
 			compact := map[string]any{}
 			_ = json.Unmarshal(line, &compact)
 			line, _ = json.Marshal(compact)
@@ -92,7 +92,7 @@ func permuted(t *rapid.T, objects *model.Objects) *model.Objects {
 	return &other
 }
 
-// TestOrder checks that the order of the objects has no effect.
+// TestOrder checks that the result does not depend on the order of the objects.
 func TestOrder(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -107,10 +107,11 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// disturbs maps annotations of an Ingress that change rules of others to the kind of change.
+// disturbs is a test annotation of an Ingress whose annotations change the rules of others. Its
+// value is the kind of change.
 const disturbs = "test/disturbs"
 
-// TestNeighbors checks that an object, the youngest, does not change the rules of others.
+// TestNeighbors checks that the youngest object does not change the rules of other objects.
 func TestNeighbors(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -127,7 +128,7 @@ func TestNeighbors(t *testing.T) {
 			for i, object := range objects.HTTPRoutes {
 				others := *objects
 				others.HTTPRoutes = objects.HTTPRoutes[:i]
-				// Only the older of both kinds can have a host name.
+				// Of an HTTPRoute and a GRPCRoute, only the older can have a host name.
 				others.GRPCRoutes = slices.DeleteFunc(slices.Clone(others.GRPCRoutes), func(grpc *gatewayv1.GRPCRoute) bool {
 					return !grpc.CreationTimestamp.Before(&object.CreationTimestamp)
 				})
@@ -168,7 +169,7 @@ func rulesByHost(result *model.Result, prefix string) map[string][]string {
 	return found
 }
 
-// TestReferencesExist checks that every referenced name and target port exists.
+// TestReferencesExist checks that each referenced name and target port exists.
 func TestReferencesExist(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -189,8 +190,8 @@ func TestReferencesExist(t *testing.T) {
 	}
 }
 
-// TestCompilerReuses checks that a Compiler returns the results of Compile, with pointers of unchanged
-// resources.
+// TestCompilerReuses checks that a Compiler returns the result of Compile, with the same pointers
+// for unchanged resources.
 func TestCompilerReuses(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -211,13 +212,14 @@ func TestCompilerReuses(t *testing.T) {
 	}
 }
 
-// odd lists strings that an API server accepts and that a parser may misread.
+// odd contains strings that API servers accept and that a parser may misread.
 var odd = []string{
 	"", " ", "a b", "\x00", "\n", "%", "%zz", "/%ff", "//", "/../", "?", "#", "/a?b", "$1", "$x", "(", "(?!x)", "[", "*", "*.*", "-", "ä", "\u2028", "\uFFFD",
 	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
 }
 
-// TestCompiledOutputIsAccepted checks that the proxy applies the compiler's output for objects with odd strings.
+// TestCompiledOutputIsAccepted checks that the proxy accepts the compiled configuration of objects
+// with odd strings.
 func TestCompiledOutputIsAccepted(t *testing.T) {
 	worlds := scenarios(t)
 	files := slices.Sorted(maps.Keys(worlds))
@@ -283,7 +285,7 @@ func deepCopied(of *model.Objects) *model.Objects {
 	return &copied
 }
 
-// spoil collects setters for strings, except for object names, which the API server validates.
+// spoil collects setters for all strings except object names, which the API server validates.
 func spoil(value reflect.Value, places *[]func(string)) {
 	switch value.Kind() {
 	case reflect.Pointer, reflect.Interface:

@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// edited are copies of the objects of testdata/gateway/retained.yaml that a row of TestRetained changes.
+// edited contains copies of the objects in testdata/gateway/retained.yaml, which a case of
+// TestRetained changes.
 type edited struct {
 	gateway *gatewayv1.Gateway
 	set     *gatewayv1.ListenerSet
@@ -37,7 +38,7 @@ func edit(objects *model.Objects, change func(*edited)) *model.Objects {
 	return &copied
 }
 
-// served returns the part of a result that clients notice.
+// served returns the part of a result that affects clients.
 func served(result *model.Result) string {
 	return dump(&model.Result{Proxies: result.Proxies, Frontends: result.Frontends})
 }
@@ -46,8 +47,8 @@ func authority(kind, name string) []gatewayv1.ObjectReference {
 	return []gatewayv1.ObjectReference{{Kind: gatewayv1.Kind(kind), Name: gatewayv1.ObjectName(name)}}
 }
 
-// TestRetained checks that an invalid new version of an object changes nothing for clients, unless closed is
-// set, and that a condition reports the failure.
+// TestRetained checks that an invalid new version of an object does not affect clients, unless
+// closed is set, and that a condition reports the failure.
 func TestRetained(t *testing.T) {
 	text, err := os.ReadFile("testdata/gateway/retained.yaml")
 	if err != nil {
@@ -122,7 +123,7 @@ ResolvedRefs False spec.validation.caCertificateRefs.* \[InvalidCACertificateRef
 	}
 }
 
-// conditionLines returns one line for each condition: type, status, message and reason.
+// conditionLines returns a line for each condition: type, status, message and reason.
 func conditionLines(result *model.Result) string {
 	text, _ := json.Marshal(result.Statuses)
 	var lines string

@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/test/complexity"
 )
 
-// young returns the metadata of the i-th object of a tenant.
+// young returns the metadata of a tenant's i-th object.
 func young(kind string, i int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: "tenant", Name: fmt.Sprintf("%s-%d", kind, i), Generation: 1, CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+i), 0)),
@@ -50,7 +50,7 @@ func toService(hosts ...gatewayv1.Hostname) gatewayv1.HTTPRouteSpec {
 	}
 }
 
-// growths are objects of one tenant, of which there can be many.
+// growths contains functions that add the i-th object of a kind of which a tenant can have many.
 var growths = map[string]func(objects *model.Objects, i int){
 	"routes of both kinds": func(objects *model.Objects, i int) {
 		names := func(kind string) (hosts []gatewayv1.Hostname) {
@@ -124,8 +124,8 @@ func TestPortsOfAGateway(t *testing.T) {
 	}
 }
 
-// TestWorkGrowsWithObjects checks that the time is linear in one tenant's objects, because it delays all
-// tenants.
+// TestWorkGrowsWithObjects checks that the compile time is linear in the objects of one tenant,
+// because it delays all tenants.
 func TestWorkGrowsWithObjects(t *testing.T) {
 	counter := complexity.New(t, "./...")
 	for name, add := range growths {

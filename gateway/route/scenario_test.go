@@ -107,7 +107,7 @@ func checkCertificates(t *testing.T, result *model.Result, wanted []string) {
 	}
 }
 
-// parse parses the objects of a scenario, after the common ones of its directory.
+// parse parses the objects of a scenario and the common objects of its directory.
 func parse(t *testing.T, file string, text []byte) *model.Objects {
 	t.Helper()
 	common, err := os.ReadFile(filepath.Join(filepath.Dir(file), "common.yaml"))

@@ -19,7 +19,7 @@ func checkStatuses(t *testing.T, result *model.Result, wanted []string) {
 	found := displayStatuses(result)
 	for subject, tokens := range found {
 		for _, token := range tokens {
-			// Conditions of unlisted types are never removed, so all types must be listed.
+			// Conditions of other types are never removed, so ownConditions must contain each type.
 			of, rest, _ := strings.Cut(token, "=")
 			if strings.Contains(rest, "/") && !model.OwnsCondition(of) {
 				t.Errorf("%s: the condition %s is not among our own", subject, of)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package endpoints computes the endpoints of a Service port from EndpointSlices. It is pure.
+// Package endpoints computes the endpoints of Service ports from EndpointSlices. It is pure.
 package endpoints
 
 import (
@@ -16,8 +16,8 @@ import (
 )
 
 // Of returns the endpoints of a Service port, sorted by address, from the Service's EndpointSlices
-// in any order. The endpoints of a dual-stack Service have addresses of its first family, so that a pod
-// does not get two shares.
+// in any order. For a dual-stack Service, it returns only addresses of its first family, so that no
+// pod receives two shares.
 func Of(service *corev1.Service, port int32, endpointSlices []*discoveryv1.EndpointSlice) *resource.Endpoints {
 	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Port == port && isTCP(p.Protocol)
@@ -70,7 +70,8 @@ func endpointsOf(
 	return found
 }
 
-// addEndpoint prefers ready if two slices have the endpoint.
+// addEndpoint adds an endpoint. If two slices contain the endpoint, ready takes precedence over
+// draining.
 func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoint, port int32) {
 	conditions := endpoint.Conditions
 	ready := conditions.Ready == nil || *conditions.Ready
@@ -79,7 +80,7 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	if !ready && !drains || len(endpoint.Addresses) == 0 || port < 1 || port > 65535 {
 		return
 	}
-	// Only the first address is used (discovery/v1: clients should not use the others).
+	// Clients should use only the first address (Endpoint.addresses, discovery.k8s.io/v1).
 	address, err := netip.ParseAddr(endpoint.Addresses[0])
 	if err != nil {
 		return
@@ -89,8 +90,8 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	draining[at] = !ready && (!known || before)
 }
 
-// Has reports whether a port of a Service has an endpoint, of any family, that may still serve
-// connections.
+// Has reports whether a Service port has an endpoint of any family that can serve connections, even
+// if it is terminating.
 func Has(service *corev1.Service, port int32, protocol corev1.Protocol, endpointSlices []*discoveryv1.EndpointSlice) bool {
 	name, known := PortName(service, port, protocol)
 	return known && slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
@@ -103,8 +104,8 @@ func Has(service *corev1.Service, port int32, protocol corev1.Protocol, endpoint
 	})
 }
 
-// PortName returns the name of a port of a Service, which identifies the port in its EndpointSlices.
-// known is false if the Service has no such port.
+// PortName returns the name of a Service port, which identifies the port in EndpointSlices. known
+// is false if the Service has no such port.
 func PortName(service *corev1.Service, port int32, protocol corev1.Protocol) (name string, known bool) {
 	for i := range service.Spec.Ports {
 		if p := &service.Spec.Ports[i]; p.Port == port && sameProtocol(p.Protocol, protocol) {

@@ -27,7 +27,7 @@ const AnnotationProxyOf = "millrace.io/proxy-of"
 // "NAMESPACE/SECRET: PROBLEM" for each served certificate with a problem, at most 50 and 5 of a namespace.
 const AnnotationCertificateProblems = "millrace.io/certificate-problems"
 
-// OwnerKey returns an owner as "Gateway/namespace/name".
+// OwnerKey returns the key "KIND/NAMESPACE/NAME" of an owner, such as "Gateway/shop/web".
 func OwnerKey(owner Object) string {
 	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name
 }
@@ -134,7 +134,8 @@ func GrantCommand(role, namespace string) string {
 		role, namespace)
 }
 
-// ownConditions are the condition types of this controller. Other controllers may add conditions.
+// ownConditions contains the condition types of this controller. Other controllers may add
+// conditions of other types.
 var ownConditions = []string{
 	string(gatewayv1.GatewayConditionAccepted),
 	string(gatewayv1.GatewayConditionProgrammed),

@@ -12,7 +12,7 @@ import (
 	gatewayv1 "sigs.k8s.io/gateway-api/apis/v1"
 )
 
-// Objects is the input of Compile, in any order, which Compile does not modify.
+// Objects contains the input of Compile, in any order. Compile does not modify it.
 type Objects struct {
 	IngressClasses []*networkingv1.IngressClass
 	Ingresses      []*networkingv1.Ingress
@@ -30,31 +30,35 @@ type Objects struct {
 
 	Services   []*corev1.Service
 	Namespaces []*corev1.Namespace
-	// Secrets holds at least those of type kubernetes.io/tls, Users those of type Opaque with users.
+	// Secrets contains at least the Secrets of type kubernetes.io/tls, Users the Secrets of type
+	// Opaque that may contain users.
 	Secrets    []*corev1.Secret
 	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
-	// SecretNamespaces are the namespaces whose Secrets the gateway may read; nil means all.
+	// SecretNamespaces contains the namespaces whose Secrets the gateway may read; nil means all
+	// namespaces.
 	SecretNamespaces map[string]bool
 
-	// GatewayAPIVersion is annotation gateway.networking.k8s.io/bundle-version of the CRDs, or empty.
+	// GatewayAPIVersion is the annotation gateway.networking.k8s.io/bundle-version of the CRDs, or
+	// empty.
 	GatewayAPIVersion string
 }
 
-// Settings configure a compilation.
+// Settings configures a compilation.
 type Settings struct {
-	// IngressController is the spec.controller of the IngressClasses to compile.
+	// IngressController is the value of spec.controller of the IngressClasses to compile.
 	IngressController string
-	// GatewayController is the spec.controllerName of the GatewayClasses to compile.
+	// GatewayController is the value of spec.controllerName of the GatewayClasses to compile.
 	GatewayController gatewayv1.GatewayController
-	// AssumeCertificates treats every referenced Secret as valid, for callers that may not read Secrets.
+	// AssumeCertificates treats all referenced Secrets as valid, for callers that may not read
+	// Secrets.
 	AssumeCertificates bool
-	// Now is the time for checking the validity of certificates; zero disables the check.
+	// Now is the time at which the validity of certificates is checked; zero disables the check.
 	Now time.Time
-	// ReservedPorts are ports of proxies for other purposes, such as probes and metrics.
+	// ReservedPorts are ports that proxies use for other purposes, such as probes and metrics.
 	ReservedPorts []int32
-	// NamespaceBytes limits the configuration by one namespace, ProxyBytes by all, in bytes of messages. The
-	// defaults are 64 MiB and 256 MiB.
+	// NamespaceBytes limits the configuration of one namespace, and ProxyBytes that of all
+	// namespaces, in bytes of messages. The defaults are 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes int64
 }
 

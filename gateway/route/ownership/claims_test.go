@@ -13,7 +13,7 @@ var names = rapid.SampledFrom([]Host{
 	"", "*.a", "*.b", "a.a", "b.a", "*.a.a", "c.a.a", "*.b.a", "c.b.a", "d.c.b.a", "*.c.b.a", "a", "b", "x.b",
 })
 
-// TestOldest compares lookups with a comparison of all names.
+// TestOldest compares the result of lookups with that of comparing all names.
 func TestOldest(t *testing.T) {
 	clashes := 0
 	rapid.Check(t, func(t *rapid.T) {
@@ -53,7 +53,7 @@ func TestOldest(t *testing.T) {
 	}
 }
 
-// TestClaimsGrowWithNames checks that a lookup does not depend on the number of routes.
+// TestClaimsGrowWithNames checks that the cost of a lookup does not depend on the number of routes.
 func TestClaimsGrowWithNames(t *testing.T) {
 	const routes = 20_000
 	known := NewClaims[int]()

@@ -10,10 +10,11 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// A Host is a host name of a rule: lower case, "" for all hosts, with a leading "*." for a wildcard.
+// A Host is the host name of a rule in lower case. "" means all hosts, and a wildcard starts with
+// "*.".
 type Host string
 
-// ParseHost parses a host name. It removes a trailing dot and converts to lower case.
+// ParseHost parses a host name. It removes a trailing dot and converts the name to lower case.
 func ParseHost(text string) (Host, error) {
 	name := strings.ToLower(strings.TrimSuffix(text, "."))
 	if name == "" {
@@ -59,10 +60,10 @@ func (h Host) String() string {
 	return string(h)
 }
 
-// IsWildcard reports whether the name begins with "*.".
+// IsWildcard reports whether the host is a wildcard.
 func (h Host) IsWildcard() bool { return strings.HasPrefix(string(h), "*.") }
 
-// Parent returns the wildcard in place of the first label, or "".
+// Parent returns the wildcard that replaces the first label, or "".
 func (h Host) Parent() Host {
 	_, rest, found := strings.Cut(string(h), ".")
 	if !found {
@@ -71,12 +72,13 @@ func (h Host) Parent() Host {
 	return Host("*." + rest)
 }
 
-// Wider returns the most specific wildcard of Gateway API that includes h and is wider, or "".
+// Wider returns the most specific wildcard that is wider than h and includes it according to
+// Gateway API, or "".
 func (h Host) Wider() Host {
 	return Host(strings.TrimPrefix(string(h), "*.")).Parent()
 }
 
-// Resource returns the name as a message. kind is the meaning of a wildcard.
+// Resource returns the host as a message. kind specifies what a wildcard matches.
 func (h Host) Resource(kind resource.Hostname_Wildcard) *resource.Hostname {
 	if h.IsWildcard() {
 		return &resource.Hostname{Name: string(h[2:]), Wildcard: kind}
@@ -84,12 +86,14 @@ func (h Host) Resource(kind resource.Hostname_Wildcard) *resource.Hostname {
 	return &resource.Hostname{Name: string(h)}
 }
 
-// isUnder matches one or more labels, as in Gateway API.
+// isUnder reports whether a wildcard includes the host. As in Gateway API, "*" matches one or more
+// labels.
 func (h Host) isUnder(wildcard Host) bool {
 	return wildcard.IsWildcard() && len(h) > len(wildcard)-1 && strings.HasSuffix(string(h), string(wildcard[1:]))
 }
 
-// Intersect returns the hosts that both names match (Gateway API: hostname intersection).
+// Intersect returns the hosts that both names match, if there are any (Gateway API: hostname
+// intersection).
 func Intersect(a, b Host) (Host, bool) {
 	switch {
 	case a == b, b == "":

@@ -33,7 +33,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// TestHostLength checks the limit of RFC 1035, section 2.3.4, without the dot and the length octet of the root.
+// TestHostLength checks the maximum length of RFC 1035, section 2.3.4, without the dot and the
+// length octet of the root.
 func TestHostLength(t *testing.T) {
 	longest := strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61)
 	if _, err := ParseHost(longest); err != nil {
@@ -68,7 +69,7 @@ func FuzzHost(f *testing.F) {
 		if err != nil {
 			return
 		}
-		// The intersection is one of both names in either order.
+		// In either order, the intersection is one of both names.
 		ab, some := Intersect(a, b)
 		ba, same := Intersect(b, a)
 		if ab != ba || some != same || some && ab != a && ab != b {

@@ -23,12 +23,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// TestNonInterference checks that the objects of namespace b, which are younger, do not affect the
-// clients of the hosts of namespace a: under Strict for each request, and in a class that shares hosts
-// for each request that no rule of b matches, and always for TLS handshakes.
+// TestNonInterference checks that objects of namespace b, which are younger, do not affect the
+// clients of hosts of namespace a. With Strict this applies to all requests, in a class that shares
+// hosts to requests that no rule of b matches, and in both cases to all TLS handshakes.
 func TestNonInterference(t *testing.T) {
 	compared := 0
-	// Rapid draws 100 worlds by default, which is too few.
+	// Rapid checks 100 worlds by default, which are too few.
 	for range 40 {
 		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
 	}
@@ -37,7 +37,8 @@ func TestNonInterference(t *testing.T) {
 	}
 }
 
-// interferes compares a random world with and without namespace b, and returns the number of requests.
+// interferes compares the results for a random world with and without namespace b, and returns the
+// number of compared requests.
 func interferes(t *rapid.T) (compared int) {
 	w := drawWorld(t)
 	settings := model.DefaultSettings()
@@ -87,7 +88,8 @@ func newServed(t *rapid.T, proxy *model.Proxy) *served {
 	return s
 }
 
-// handshake returns passthrough backend and group, or certificates; empty if refused.
+// handshake returns the backend and group of passthrough, or the certificates. Both are empty if
+// the handshake is rejected.
 func (s *served) handshake(name string) (result, group string) {
 	decision := s.DecideTLS(s.ports[443], name)
 	if decision.Rule != nil {
@@ -107,7 +109,7 @@ func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 	return s.Decide(port, plan.Request{Method: "GET", URL: &url.URL{Scheme: scheme, Host: host, Path: path}}), true
 }
 
-// compare compares the handling of requests to the hosts of namespace a.
+// compare compares the handling of requests for hosts of namespace a.
 func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (compared int) {
 	kind := owner.Kind
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||
@@ -164,7 +166,8 @@ func (w *world) takesAll() bool {
 	})
 }
 
-// claims reports whether a route of a has a host at its Gateway's own HTTP or TLS listener.
+// claims reports whether a route of namespace a has a host at an HTTP or TLS listener of its
+// Gateway.
 func (w *world) claims(host string, tls bool) bool {
 	matches := func(name gatewayv1.Hostname) bool {
 		_, both := ownership.Intersect(ownership.Host(host), ownership.Host(name))
@@ -234,7 +237,8 @@ func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	return names
 }
 
-// isBelowWildcard reports names of b below a wildcard of a: shared hosts have b's certificate.
+// isBelowWildcard reports whether a host is a name of namespace b below a wildcard of a. Shared
+// hosts have the certificate of b then.
 func (w *world) isBelowWildcard(host string, owner model.Object) bool {
 	for _, ingress := range w.of["a"].Ingresses {
 		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {

@@ -136,7 +136,7 @@ func drawNamespace(t *rapid.T, namespace string, age int) *model.Objects {
 		found.Ingresses = append(found.Ingresses, drawIngress(t, meta(namespace, fmt.Sprint("i", i), age+i)))
 	}
 	if namespace == "b" && rapid.IntRange(0, 3).Draw(t, "answers") == 0 {
-		// The path of external authorization, which affects clients of the host.
+		// This is the path of external authorization, which affects the clients of the host.
 		answering := drawIngress(t, meta(namespace, "answers", age+9))
 		answering.Annotations = nil
 		for i := range answering.Spec.Rules {
@@ -201,7 +201,7 @@ var annotationValues = map[string][]string{
 	"ssl-redirect": {"true", "false"}, model.AnnotationSSLRedirect: {"true", "false"}, model.AnnotationDedicatedVIP: {"true"},
 }
 
-// annotationNames lists all names, and repeats the ones that apply to a whole host.
+// annotationNames contains all annotations. Those that apply to a whole host are repeated.
 var annotationNames = func() []string {
 	names := []string{model.AnnotationSSLRedirect, model.AnnotationDedicatedVIP}
 	for _, of := range nginx.Annotations() {

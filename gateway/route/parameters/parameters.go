@@ -85,7 +85,8 @@ type Class struct {
 	isSharingSet       bool
 }
 
-// HostOwnership defaults to shared hosts in classes with ingress-nginx annotations, like ingress-nginx.
+// HostOwnership returns whether namespaces can share hosts. Like ingress-nginx, classes with
+// ingress-nginx annotations share hosts by default.
 func (p *Class) HostOwnership() ownership.Sharing {
 	if !p.isSharingSet && p.Annotations == IngressNginx {
 		return ownership.InterNamespaceAllowed
@@ -93,24 +94,25 @@ func (p *Class) HostOwnership() ownership.Sharing {
 	return p.sharing
 }
 
-// IngressNginxValue is the value of annotations that enables those of ingress-nginx.
+// IngressNginxValue is the value of parameter annotations that enables ingress-nginx annotations.
 const IngressNginxValue = "ingress-nginx"
 
-// AnnotationSet selects the enabled annotations of Ingresses.
+// AnnotationSet specifies which annotations of Ingresses are enabled.
 type AnnotationSet int
 
 // Values of AnnotationSet.
 const (
 	OwnAnnotations AnnotationSet = iota
 	IngressNginx
-	// UnknownAnnotations is the value of invalid parameters.
+	// UnknownAnnotations is used if the parameters are invalid.
 	UnknownAnnotations
 )
 
 // Problem is an invalid or unknown parameter.
 type Problem struct{ Key, Reason, Message string }
 
-// Parse replaces invalid parameters by defaults.
+// Parse parses the parameters in a ConfigMap. Invalid parameters have their defaults. ingress is
+// true for an IngressClass.
 func Parse(configMap *corev1.ConfigMap, ingress bool) (Class, []Problem) {
 	var found Class
 	var problems []Problem

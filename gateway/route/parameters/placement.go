@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// setPlacement rejects values that the API server would reject, which would prevent proxies without a problem
-// reported.
+// setPlacement parses a parameter for pods. It rejects values that the API server would reject,
+// because proxies would be missing without a reported problem.
 func (p *Class) setPlacement(name, text string) (known bool, err error) {
 	switch name {
 	case PullSecrets:
@@ -32,7 +32,7 @@ func (p *Class) setPlacement(name, text string) (known bool, err error) {
 	return true, err
 }
 
-// parseYAML does not modify into if an item is invalid.
+// parseYAML parses a list. It does not modify into if an item is invalid.
 func parseYAML[T any](text string, into *[]T, wrong func(T) []string) error {
 	var list []T
 	if err := yaml.UnmarshalStrict([]byte(text), &list); err != nil {
@@ -60,7 +60,8 @@ func parseSelector(text string) (map[string]string, error) {
 	return selector, nil
 }
 
-// wrongToleration returns why the API server would reject a toleration (core/v1 Toleration).
+// wrongToleration returns the reasons why the API server would reject a toleration (core/v1
+// Toleration).
 func wrongToleration(toleration corev1.Toleration) (flaws []string) {
 	if toleration.Key != "" {
 		flaws = validation.IsQualifiedName(toleration.Key)

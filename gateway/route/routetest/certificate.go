@@ -19,15 +19,15 @@ import (
 	corev1 "k8s.io/api/core/v1"
 )
 
-// Annotations that Parse evaluates.
+// Annotations that Parse interprets.
 const (
-	// AnnotationCertificate is a comma-separated list of names for the certificate of a Secret.
+	// AnnotationCertificate is a comma-separated list of the names in the certificate of a Secret.
 	AnnotationCertificate = "test/certificate"
 	// AnnotationKey is "rsa" for an RSA key, or "other" for a key that does not match the certificate.
 	AnnotationKey = "test/key"
-	// AnnotationChain appends a text to the chain. A "%" is replaced by the chain itself.
+	// AnnotationChain is a text that is appended to the chain. "%" is replaced by the chain itself.
 	AnnotationChain = "test/chain"
-	// AnnotationNotBefore is the start of the validity of 100 years (RFC 3339).
+	// AnnotationNotBefore is the start of the validity period (RFC 3339), which is 100 years.
 	AnnotationNotBefore = "test/not-before"
 	// AnnotationCommonName "true" makes the names common names.
 	AnnotationCommonName = "test/common-name"
@@ -53,7 +53,7 @@ func makeKeys() error {
 	return keys.err
 }
 
-// Certificate returns a self-signed certificate for names, and its key, in PEM.
+// Certificate returns a self-signed certificate for names and its key, both in PEM.
 func Certificate(names ...string) (chain, key []byte, err error) {
 	if err := makeKeys(); err != nil {
 		return nil, nil, err

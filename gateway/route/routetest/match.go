@@ -13,7 +13,7 @@ import (
 
 // Request is a request for Match.
 type Request struct {
-	// Port is the port of the VIP. ServerName is the server name of the TLS handshake.
+	// Port is the port of the VIP, and ServerName the server name of the TLS handshake.
 	Port       uint32
 	ServerName string
 	Host       string
@@ -25,15 +25,15 @@ type Request struct {
 
 // Answer is the result of Match.
 type Answer struct {
-	// Listener is empty if no listener matches the request.
+	// Listener is the name of the matching listener, or empty.
 	Listener string
-	// Misdirected is true if the host is served by another listener than the server name.
+	// Misdirected is true if another listener than that of the server name serves the host.
 	Misdirected bool
-	// Rule is nil if no rule matches.
+	// Rule is the matching rule, or nil.
 	Rule *resource.Rule
 }
 
-// Match returns the first matching rule of the most specific group and listener of the port.
+// Match returns the first rule that matches in the most specific listener and group of the port.
 func Match(resources []*resource.Resource, request Request) Answer {
 	listener := matchListener(resources, request.Port, request.Host)
 	if listener == nil {
@@ -84,7 +84,7 @@ func matchListener(resources []*resource.Resource, port uint32, host string) *re
 	return best
 }
 
-// specific returns the precedence of a host name; the larger one takes precedence.
+// specific returns the precedence of a host name. The largest takes precedence.
 func specific(name *resource.Hostname) int {
 	switch {
 	case name.GetName() == "":

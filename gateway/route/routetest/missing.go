@@ -10,7 +10,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Missing returns names without a resource that others reference. A proxy refuses such a configuration.
+// Missing returns the names that resources refer to and that do not exist. A proxy rejects such a
+// configuration.
 func Missing(proxy *model.Proxy) []string {
 	known := map[string]bool{"": true}
 	for _, found := range proxy.Resources {

@@ -16,7 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Routes are numbers of routes in a cluster. Each route has two hosts and one certificate.
+// Routes is the number of routes in a cluster of full size. Each route has two hosts and one
+// certificate.
 const (
 	Routes         = 5000
 	sizeNamespaces = 100
@@ -30,7 +31,7 @@ func sizeMeta(i int, kind string) metav1.ObjectMeta {
 	}
 }
 
-// Hosts returns the hosts of a route.
+// Hosts returns the hosts of the i-th route.
 func Hosts(i int) [2]string {
 	return [2]string{fmt.Sprintf("host-%d.example", i), fmt.Sprintf("other-%d.example", i)}
 }
@@ -66,7 +67,7 @@ func sizeCommon() (*model.Objects, error) {
 	return objects, nil
 }
 
-// Ingresses returns one class with an Ingress for each certificate.
+// Ingresses returns a class with one Ingress for each route.
 func Ingresses() (*model.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {
@@ -95,8 +96,8 @@ func Ingresses() (*model.Objects, error) {
 	return objects, nil
 }
 
-// Gateways returns one Gateway, and for each certificate a ListenerSet and an HTTPRoute at it and at plain
-// HTTP.
+// Gateways returns a Gateway, and for each route a ListenerSet and an HTTPRoute that is attached to
+// it and to the HTTP listener.
 func Gateways() (*model.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {

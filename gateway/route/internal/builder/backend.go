@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Application protocols of Service ports (Kubernetes: KEP-3726).
+// Values of appProtocol of Service ports (Kubernetes KEP-3726).
 const (
 	appProtocolH2C       = "kubernetes.io/h2c"
 	appProtocolWSS       = "kubernetes.io/wss"
@@ -26,27 +26,28 @@ const (
 	appProtocolPlainH2C  = "h2c"
 )
 
-// Backend is a Service port with the protocol and TLS settings of connections to it.
+// Backend is a Service port with the protocol and the TLS settings of connections to it.
 type Backend struct {
 	Name        string
 	Service     model.ServicePort
 	resource    *resource.Backend
 	authorities []*resource.Resource
-	// policy is the origin of resource.tls, or nil.
+	// policy is the policy that resource.tls was read from, or nil.
 	policy *Policy
 }
 
-// Upstream is the protocol that a route requires for a backend.
+// Upstream specifies the protocol that a route requires for its backend.
 type Upstream struct {
-	// Protocol is used for ports without an application protocol.
+	// Protocol is the protocol for ports without appProtocol.
 	Protocol resource.Backend_Protocol
-	// Passthrough is true if the client's TLS is passed through, so that no policy applies.
+	// Passthrough is true if the client's TLS connection is passed through. No policy applies then.
 	Passthrough bool
-	// Tls requires TLS, and so a policy; with unverified, any certificate is accepted without a policy.
+	// Tls requires TLS and therefore a policy. Without a policy, Unverified accepts any
+	// certificate.
 	Tls, Unverified bool
 }
 
-// Backend returns the backend for a Service port, or why it cannot be used.
+// Backend returns the backend for a Service port, or the reason why it cannot be used.
 func (c *Builder) Backend(of types.NamespacedName, port *corev1.ServicePort, spec Upstream) (*Backend, *Refusal) {
 	protocol := spec.Protocol
 	var policy *Policy
@@ -93,7 +94,8 @@ func (c *Builder) Backend(of types.NamespacedName, port *corev1.ServicePort, spe
 	return found, nil
 }
 
-// usesProxyProtocol is false for HTTP backends, which get header fields instead.
+// usesProxyProtocol reports whether connections to a Service begin with a PROXY protocol header. It
+// returns false for HTTP backends, which receive header fields instead.
 func (c *Builder) usesProxyProtocol(of types.NamespacedName, protocol resource.Backend_Protocol) (bool, *Refusal) {
 	version, ok := c.Index.services[of].Annotations[model.AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
@@ -106,7 +108,8 @@ func (c *Builder) usesProxyProtocol(of types.NamespacedName, protocol resource.B
 	return ok, nil
 }
 
-// Refused returns the reason why a policy refuses the backend, or nil.
+// Refused returns the reason why the backend's policy is invalid, so that its requests are refused,
+// or nil.
 func (b *Backend) Refused() *Refusal {
 	if b.policy == nil || b.policy.tls != nil {
 		return nil
@@ -119,7 +122,7 @@ type backendKey struct {
 	port      int32
 	protocol  resource.Backend_Protocol
 	encrypted bool
-	// unverified is set only if no policy applies.
+	// unverified is only true if no policy applies.
 	unverified bool
 }
 
@@ -139,7 +142,7 @@ func (k backendKey) String() string {
 	return name
 }
 
-// Use adds a backend with its authorities and client certificate.
+// Use adds a backend to the proxy, with its CA and client certificates.
 func (b *Proxy) Use(found *Backend) {
 	if b.has(found.Name) {
 		return

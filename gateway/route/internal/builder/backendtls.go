@@ -20,18 +20,18 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// Policy is a BackendTLSPolicy.
+// Policy is a BackendTLSPolicy that was read.
 type Policy struct {
 	Object *gatewayv1.BackendTLSPolicy
-	// tls is nil if the policy is invalid; accepted is the reason. Its targets are refused, never reached
-	// in plain text.
+	// tls is nil if the policy is invalid for the reason Accepted. Requests to its targets are
+	// refused then, never sent in plain text.
 	tls         *resource.BackendTLS
 	authorities []*resource.Resource
-	// Accepted and resolved are nil if the condition is true.
+	// Accepted and Resolved are the reasons of conditions that are False, or nil.
 	Accepted, Resolved *Refusal
 	Notes              []string
-	// Gateways are the Gateways with routes to a target. Excluded are the ones beyond the limit of the
-	// status.
+	// Gateways are the Gateways that have routes to a target. Excluded are those for which the
+	// status has no room.
 	Gateways map[types.NamespacedName]bool
 	Excluded []types.NamespacedName
 }
@@ -45,11 +45,13 @@ type policies struct {
 	All       []*Policy
 	effective map[target]*Policy
 	Targeting map[types.NamespacedName][]*Policy
-	// unmatched are policies for a missing port. They close all ports of the Service without another policy.
+	// unmatched contains policies for ports that do not exist, by Service. Such a policy closes all
+	// ports of the Service that have no other policy.
 	unmatched map[types.NamespacedName]*Policy
 }
 
-// readPolicies reads all policies. If several have the same target, the oldest takes effect.
+// readPolicies reads all policies. If several policies have the same target, the oldest one takes
+// effect.
 func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 	c.Policies = policies{effective: map[target]*Policy{}, Targeting: map[types.NamespacedName][]*Policy{}, unmatched: map[types.NamespacedName]*Policy{}}
 	for _, object := range OldestFirst(objects) {
@@ -63,8 +65,8 @@ func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 
 const fieldAuthorities = "spec.validation.caCertificateRefs"
 
-// recordPolicy records the version of a policy and its failure. Policies with the targets of older ones are
-// valid.
+// recordPolicy records the version of a policy, and its failure unless it is valid. A policy that
+// only conflicts with an older one is valid.
 func (c *Builder) recordPolicy(of *Policy) {
 	c.RecordVersion(model.KindBackendTLSPolicy, of.Object)
 	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: of.Object.Namespace, Name: of.Object.Name}
@@ -85,9 +87,9 @@ func (c *Builder) recordPolicy(of *Policy) {
 	}
 }
 
-// Keys of spec.options.
+// Keys of BackendTLSPolicy.spec.options.
 const (
-	// OptionMinVersion is the lowest TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
+	// OptionMinVersion is the minimum TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
 	OptionMinVersion = "millrace.io/tls-min-version"
 	// OptionCipherSuites is a comma-separated list of IANA names of cipher suites.
 	OptionCipherSuites = "millrace.io/tls-cipher-suites"
@@ -97,7 +99,8 @@ var tlsVersions = map[string]uint32{
 	"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// readOptions makes the policy invalid if a value is invalid, and ignores unknown keys.
+// readOptions reads spec.options. An invalid value makes the policy invalid; unknown keys are
+// ignored.
 func (p *Policy) readOptions(into *resource.BackendTLS) bool {
 	for _, name := range slices.Sorted(maps.Keys(p.Object.Spec.Options)) {
 		var err error
@@ -143,7 +146,8 @@ func (c *Builder) readTargets(of *Policy) {
 			continue
 		}
 		at := target{service: types.NamespacedName{Namespace: of.Object.Namespace, Name: string(reference.Name)}, section: string(ptr.Deref(reference.SectionName, ""))}
-		// Policies are read one after another, so only the last entry can be this policy.
+		// Policies are read one after another, so if the list contains this policy, it is the last
+		// entry.
 		if targets := c.Policies.Targeting[at.service]; len(targets) == 0 || targets[len(targets)-1] != of {
 			c.Policies.Targeting[at.service] = append(targets, of)
 		}
@@ -174,8 +178,8 @@ func (c *Builder) readTargets(of *Policy) {
 	}
 }
 
-// refuseTarget reports a target that is not a Service. A policy without another target has no ancestor,
-// and so no status: it gets an event.
+// refuseTarget reports a target that is not a Service. If the policy has no other target, it has no
+// ancestor and therefore no status, so it is reported by an event.
 func (c *Builder) refuseTarget(of *Policy, index int) {
 	reference := of.Object.Spec.TargetRefs[index]
 	field := fmt.Sprintf("spec.targetRefs[%d]", index)
@@ -197,7 +201,8 @@ func (p *policies) addUnmatched(found *Policy, service types.NamespacedName, ref
 	}
 }
 
-// forPort prefers the policy of the named port to the policy of all ports.
+// forPort returns the policy for a port. A policy for the named port takes precedence over one for
+// all ports.
 func (p *policies) forPort(service types.NamespacedName, port *corev1.ServicePort) *Policy {
 	if len(p.Targeting) == 0 {
 		return nil
@@ -242,7 +247,7 @@ func (c *Builder) readPolicy(of *Policy) {
 	of.tls = found
 }
 
-// readAuthorities makes the policy invalid if no reference resolves.
+// readAuthorities reads the CA certificates. If no reference resolves, the policy is invalid.
 func (c *Builder) readAuthorities(of *Policy, into *resource.BackendTLS) bool {
 	validation := &of.Object.Spec.Validation
 	if len(validation.CACertificateRefs) == 0 {
@@ -278,8 +283,8 @@ func (c *Builder) readAuthorities(of *Policy, into *resource.BackendTLS) bool {
 	return true
 }
 
-// Excludes reports whether the policy cannot be implemented for a Gateway, because its status has no room
-// for the Gateway (Gateway API: PolicyStatus.ancestors).
+// Excludes reports whether the policy is not implemented for a Gateway because its status has no
+// room for the Gateway (Gateway API: PolicyStatus.ancestors).
 func (p *Policy) Excludes(gateway types.NamespacedName) bool {
 	return slices.Contains(p.Excluded, gateway)
 }

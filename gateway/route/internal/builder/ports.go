@@ -12,13 +12,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// lowPortOffset is added to ports below 1024: the target port of 443 is 8443.
+// lowPortOffset is added to ports below 1024, so that the target port of 443 is 8443.
 const lowPortOffset = 8000
 
-// firstSparePort is the first target port for ports whose usual target is taken or reserved.
+// firstSparePort is the first target port for ports whose usual target port is taken or reserved.
 const firstSparePort = 20000
 
-// TargetPorts maps VIP ports to proxy ports. A port keeps its target unless spare targets collide.
+// TargetPorts maps VIP ports to ports of the proxy. A port keeps its target when other ports
+// change, unless spare targets collide.
 func TargetPorts(ports map[int32]bool, reserved []int32) []model.Port {
 	taken := map[int32]bool{}
 	for _, port := range reserved {

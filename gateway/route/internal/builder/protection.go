@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// protectingPrefixes are the annotation prefixes of other controllers of Ingresses and routes.
+// protectingPrefixes are annotation prefixes of other controllers of Ingresses and routes.
 var protectingPrefixes = map[string]bool{
 	"nginx.ingress.kubernetes.io":   true, // ingress-nginx
 	"ingress.kubernetes.io":         true, // older ingress-nginx, HAProxy and Traefik
@@ -39,7 +39,7 @@ var protectingPrefixes = map[string]bool{
 	"zalando.org":                   true,
 }
 
-// protectingNames are further annotations that restrict clients, or may.
+// protectingNames are further annotations that restrict clients or may do so.
 var protectingNames = map[string]bool{
 	"alb.ingress.kubernetes.io/inbound-cidrs":          true,
 	"alb.ingress.kubernetes.io/mutual-authentication":  true,
@@ -66,14 +66,15 @@ var protectingNames = map[string]bool{
 	"appgw.ingress.kubernetes.io/ssl-profile":          true,
 }
 
-// protectingValues are annotations that restrict clients with one value only.
+// protectingValues are annotations that restrict clients only with this value.
 var protectingValues = map[string]string{
 	"alb.ingress.kubernetes.io/scheme": "internal",
 	"kubernetes.io/ingress.allow-http": "false",
 	"tailscale.com/funnel":             "false",
 }
 
-// ReportUnprotected adds a problem for restricting annotations of other controllers without effect here.
+// ReportUnprotected adds a problem if an object has annotations of other controllers that restrict
+// clients and have no effect here.
 func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]string, carriesNginx bool) {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -88,7 +89,8 @@ func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]
 	}
 }
 
-// isSnippet reports another proxy's configuration snippet, which may restrict clients.
+// isSnippet reports whether an annotation is a configuration snippet for another proxy, which may
+// restrict clients.
 func isSnippet(name string) bool {
 	prefix, rest, _ := strings.Cut(name, "/")
 	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))

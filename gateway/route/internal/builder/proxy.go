@@ -14,14 +14,14 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Proxy collects the resources of an owner's proxies.
+// Proxy collects the resources of the proxies of an owner.
 type Proxy struct {
 	Result            *model.Proxy
 	resources         map[string]*resource.Resource
 	services          map[model.ServicePort]bool
 	Last              []*resource.Resource
 	ClientCertificate *certificate.Certificate
-	// Gateway is nil for Ingresses.
+	// Gateway is the Gateway of the proxies; nil for Ingresses.
 	Gateway  *types.NamespacedName
 	Excluded *Policy
 }
@@ -37,7 +37,7 @@ func (c *Builder) NewProxy(owner model.Object) *Proxy {
 	}
 }
 
-// Add adds a resource.
+// Add adds a resource, and replaces one with the same name.
 func (b *Proxy) Add(found *resource.Resource) { b.resources[found.Name] = found }
 
 func (b *Proxy) has(name string) bool { return b.resources[name] != nil }
@@ -52,7 +52,7 @@ func (b *Proxy) Group(name string, group *resource.RouteGroup) {
 	b.Add(&resource.Resource{Name: name, Kind: &resource.Resource_RouteGroup{RouteGroup: group}})
 }
 
-// Certificate adds a certificate and returns its name.
+// Certificate adds a certificate and returns the name of its resource.
 func (b *Proxy) Certificate(found *certificate.Certificate) string {
 	b.Add(found.Resource)
 	return found.Resource.Name

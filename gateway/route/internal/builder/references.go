@@ -24,11 +24,13 @@ type index struct {
 	services map[types.NamespacedName]*corev1.Service
 	secrets  map[types.NamespacedName]*corev1.Secret
 	Users    map[types.NamespacedName]*corev1.Secret
-	// readable are the namespaces whose Secrets the gateway may read; nil means all.
+	// readable contains the namespaces whose Secrets the gateway may read; nil means all
+	// namespaces.
 	readable   map[string]bool
 	ConfigMaps map[types.NamespacedName]*corev1.ConfigMap
 	Namespaces map[string]labels.Set
-	// grants are keyed by the namespace of the ReferenceGrant, which is the namespace of its targets.
+	// grants contains the ReferenceGrants by their namespace, which is the namespace of the
+	// targets.
 	grants map[string][]*gatewayv1.ReferenceGrant
 }
 
@@ -59,7 +61,7 @@ func byKey[T metav1.Object](objects []T) map[types.NamespacedName]T {
 	return found
 }
 
-// OldestFirst returns the objects sorted by age.
+// OldestFirst returns the objects sorted by age, the oldest first.
 func OldestFirst[T metav1.Object](objects []T) []T {
 	return slices.SortedFunc(slices.Values(objects), func(a, b T) int { return desired.CompareAge(a, b) })
 }
@@ -72,7 +74,8 @@ func (i *index) MissingSecret(at types.NamespacedName, of corev1.SecretType) *Re
 	return Refuse(model.ReasonNotFound, "", "there is no Secret %s/%s of type %s", at.Namespace, at.Name, of)
 }
 
-// Referrer is an object that references others: an Ingress or an object of Gateway API.
+// Referrer is the kind and namespace of an object that refers to another one: an Ingress or an
+// object of Gateway API.
 type Referrer struct{ Kind, Namespace string }
 
 func (r Referrer) group() string {
@@ -82,7 +85,7 @@ func (r Referrer) group() string {
 	return gatewayv1.GroupName
 }
 
-// Permitted reports whether a reference stays in its namespace or has a ReferenceGrant.
+// Permitted reports whether a reference is within a namespace or permitted by a ReferenceGrant.
 func (c *Builder) Permitted(from Referrer, kind string, to types.NamespacedName) bool {
 	if from.Namespace == to.Namespace {
 		return true
@@ -98,7 +101,7 @@ func (c *Builder) Permitted(from Referrer, kind string, to types.NamespacedName)
 	})
 }
 
-// CertificateOf returns the certificate of a Secret, or why there is none.
+// CertificateOf returns the certificate of a Secret, or the reason why there is none.
 func (c *Builder) CertificateOf(of types.NamespacedName) (*certificate.Certificate, *Refusal) {
 	if c.Settings.AssumeCertificates {
 		return &certificate.Certificate{Resource: &resource.Resource{
@@ -117,7 +120,7 @@ func (c *Builder) CertificateOf(of types.NamespacedName) (*certificate.Certifica
 	return found, nil
 }
 
-// ServicePort finds a port by name, or by number if the name is empty.
+// ServicePort returns a port of a Service by name, or by number if the name is empty.
 func (c *Builder) ServicePort(
 	of types.NamespacedName, name string, number int32, protocol corev1.Protocol,
 ) (*corev1.ServicePort, *Refusal) {

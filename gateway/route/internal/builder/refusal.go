@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Messages for an object that conflicts with an object of another namespace. They name no object, because
-// the author may not be permitted to see it.
+// Messages for conflicts with an object of another namespace. They do not name the other object,
+// because the author may not be permitted to see it.
 const (
 	HostOwned = "the host is owned by an older object of another namespace"
 	PathOwned = "the path of the host belongs to an older object of another namespace"
@@ -15,9 +15,9 @@ const (
 
 // Refusal is the reason why a reference, rule or object is rejected.
 type Refusal struct {
-	// Reason is a Reason of package model, for Problems.
+	// Reason is one of the reasons in package model, for problems.
 	Reason string
-	// Condition is a reason of Gateway API, for the conditions ResolvedRefs and Accepted.
+	// Condition is a reason of Gateway API for the conditions Accepted and ResolvedRefs.
 	Condition string
 	Message   string
 }
@@ -27,7 +27,7 @@ func Refuse[T ~string](reason string, condition T, format string, arguments ...a
 	return &Refusal{Reason: reason, Condition: string(condition), Message: fmt.Sprintf(format, arguments...)}
 }
 
-// At returns the refusal with a field before its message.
+// At returns the refusal with a field in front of its message. field is a format.
 func (r *Refusal) At(field string, arguments ...any) *Refusal {
 	found := *r
 	found.Message = fmt.Sprintf(field, arguments...) + ": " + r.Message

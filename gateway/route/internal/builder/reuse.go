@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// reuse sorts resources by name and keeps unchanged pointers. Nearly all names are in the previous order, so
-// few are sorted.
+// reuse returns the resources sorted by name, with the previous pointers of unchanged ones. Because
+// most names were in the previous list, only the new ones need sorting.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {
 	kept := make([]*resource.Resource, 0, len(resources))
 	for _, previous := range before {
@@ -39,8 +39,8 @@ func reuse(before []*resource.Resource, resources map[string]*resource.Resource)
 
 func compareName(r *resource.Resource, name string) int { return strings.Compare(r.GetName(), name) }
 
-// sameResource reports whether two resources of one name are equal. The most frequent messages are
-// compared field by field, because proto.Equal takes 20 times as long.
+// sameResource reports whether two resources with the same name are equal. The most frequent
+// messages are compared field by field, because proto.Equal takes 20 times as long.
 func sameResource(a, b *resource.Resource) bool {
 	if a == b {
 		return true
@@ -77,7 +77,7 @@ func sameGroup(a, b *resource.RouteGroup) bool {
 		slices.Equal(a.GetListeners(), b.GetListeners()) && slices.EqualFunc(a.GetRules(), b.GetRules(), sameRule)
 }
 
-// sameRule compares plain rules by field and all others by proto.Equal.
+// sameRule compares plain rules field by field, and other rules by proto.Equal.
 func sameRule(a, b *resource.Rule) bool {
 	if a == b {
 		return true

@@ -6,7 +6,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// WithMatch returns a copy that shares all but the match.
+// WithMatch returns a copy of a rule with another match. It shares the other fields.
 func WithMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	return &resource.Rule{
 		Route: rule.Route, Match: match, Filters: rule.Filters, Backends: rule.Backends,
@@ -14,7 +14,8 @@ func WithMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// ClosedRule returns the rule with its match and guards only. Without backends it answers 500.
+// ClosedRule returns a rule with only the match and the guards of another. It has no backends, so
+// it answers 500.
 func ClosedRule(of *resource.Rule) *resource.Rule {
 	closed := &resource.Rule{Route: of.Route, Match: of.Match}
 	for _, filter := range of.Filters {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificate parses certificates of Secrets and retains the previous certificate of a Secret while
-// the current one is invalid. It is pure.
+// Package certificate parses the certificates of Secrets. While the certificate of a Secret is
+// invalid, it retains the previous one. It is pure.
 package certificate
 
 import (
@@ -29,17 +29,19 @@ import (
 // Certificate is a certificate of a Secret.
 type Certificate struct {
 	Resource *resource.Resource
-	// leaf is nil with Settings.AssumeCertificates.
+	// leaf is nil if Settings.AssumeCertificates is set.
 	leaf *x509.Certificate
-	// Problem is why the certificate cannot be served, or empty.
+	// Problem is the reason why the certificate cannot be served, or empty.
 	Problem string
-	// Flaw is a problem of a certificate served nevertheless; isStale marks a Secret's previous certificate.
+	// Flaw is a problem of a certificate that is served nevertheless, or empty. IsStale is true for
+	// the previous certificate of a Secret.
 	Flaw    string
 	IsStale bool
 	last    *Certificate
 }
 
-// Covers requires the same wildcard for a wildcard host. Every certificate covers "".
+// Covers reports whether the certificate is valid for a host. A wildcard host requires the same
+// wildcard. Every certificate covers the host "".
 func (c *Certificate) Covers(host ownership.Host) bool {
 	if host == "" || c.leaf == nil {
 		return true
@@ -52,7 +54,8 @@ func (c *Certificate) Covers(host ownership.Host) bool {
 	return c.leaf.VerifyHostname(string(host)) == nil
 }
 
-// Names includes the common name only without alternative names.
+// Names returns the DNS names of the certificate, or its common name if it has no alternative
+// names.
 func (c *Certificate) Names() []string {
 	if isNamedByCommonName(c.leaf) {
 		return []string{c.leaf.Subject.CommonName}
@@ -60,13 +63,15 @@ func (c *Certificate) Names() []string {
 	return c.leaf.DNSNames
 }
 
-// isNamedByCommonName reports names that browsers and Go reject since 2017, unlike OpenSSL.
+// isNamedByCommonName reports whether a certificate has a common name only. Browsers and Go have
+// rejected such names since 2017, unlike OpenSSL.
 func isNamedByCommonName(leaf *x509.Certificate) bool {
 	return leaf.Subject.CommonName != "" &&
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// EllipticFirst sorts certificates with elliptic curve keys first, because their handshakes are faster.
+// EllipticFirst returns the certificates with elliptic curve keys first, because their handshakes
+// are faster.
 func EllipticFirst(certificates []*Certificate) []*Certificate {
 	if len(certificates) < 2 {
 		return certificates
@@ -85,8 +90,9 @@ func (c *Certificate) keyRank() int {
 	return 0
 }
 
-// maxChain bounds the memory of each handshake, which no budget counts. It is far more than a chain
-// needs, and less than OpenSSL clients accept (SSL_CTX_set_max_cert_list: 100 KB).
+// maxChain limits the size of a certificate chain in bytes, because no budget counts the memory of
+// handshakes. Chains are much shorter, and OpenSSL clients accept at most 100 KB
+// (SSL_CTX_set_max_cert_list).
 const maxChain = 64 << 10
 
 func parse(secret *corev1.Secret) *Certificate {
@@ -122,7 +128,7 @@ func parse(secret *corev1.Secret) *Certificate {
 	}}
 }
 
-// readableBlocks omits blocks that are not certificates, and reports them as a flaw.
+// readableBlocks returns the PEM blocks that are certificates, and a flaw if there are others.
 func readableBlocks(chain []byte) (readable []byte, flaw string) {
 	found, begun := 0, bytes.Count(chain, []byte("-----BEGIN "))
 	for rest := chain; ; {
@@ -146,10 +152,11 @@ type version struct {
 	version string
 }
 
-// Cache caches parsed certificates of Secrets while they are used.
+// Cache contains the parsed certificates of Secrets.
 type Cache struct {
 	current, previous map[version]*Certificate
-	// used are the certificates of this compilation, good and lastGood those without a problem, now and previously.
+	// used contains the certificates of this compilation. good contains those of this compilation
+	// that can be served, and lastGood those of the previous one.
 	used, good, lastGood map[types.NamespacedName]*Certificate
 	stale                map[types.NamespacedName]bool
 }
@@ -161,10 +168,11 @@ func (c *Cache) Begin() {
 	c.used, c.good, c.lastGood = map[types.NamespacedName]*Certificate{}, map[types.NamespacedName]*Certificate{}, c.good
 }
 
-// End drops the certificates that the compilation did not use.
+// End ends a compilation and drops the certificates that it did not use.
 func (c *Cache) End() { c.previous, c.used, c.lastGood = nil, nil, nil }
 
-// Get retains the Secret's previous good certificate while the current one is invalid or outside its validity.
+// Get returns the certificate of a Secret. It returns the previous valid certificate while the
+// current one is invalid or outside of its validity period.
 func (c *Cache) Get(secret *corev1.Secret, now time.Time) *Certificate {
 	at := model.KeyOf(secret)
 	if found := c.used[at]; found != nil {
@@ -191,7 +199,8 @@ func (c *Cache) Get(secret *corev1.Secret, now time.Time) *Certificate {
 	return served
 }
 
-// PreviousFor returns the Secret's previous certificate for a host that the current one does not cover.
+// PreviousFor returns the previous certificate of a Secret if it covers a host, which the current
+// one does not cover, or nil.
 func (c *Cache) PreviousFor(host ownership.Host, of types.NamespacedName, found *Certificate) *Certificate {
 	if found.last == nil || !found.last.Covers(host) {
 		return nil
@@ -203,7 +212,8 @@ func (c *Cache) PreviousFor(host ownership.Host, of types.NamespacedName, found 
 	}}
 }
 
-// at returns the certificate with its flaw at a time. The zero time is within every validity.
+// at returns the certificate with its flaw at a time. With the zero time, its validity period is
+// not checked.
 func (c *Certificate) at(now time.Time) *Certificate {
 	flawed := *c
 	switch {
@@ -219,7 +229,7 @@ func (c *Certificate) at(now time.Time) *Certificate {
 	return &flawed
 }
 
-// read parses each version of a Secret once.
+// read returns the parsed certificate of a Secret. Each version of a Secret is parsed once.
 func (c *Cache) read(secret *corev1.Secret) *Certificate {
 	if secret.UID == "" || secret.ResourceVersion == "" {
 		return parse(secret)
@@ -236,7 +246,7 @@ func (c *Cache) read(secret *corev1.Secret) *Certificate {
 	return found
 }
 
-// StaleSecrets returns the Secrets whose previous certificate is served.
+// StaleSecrets returns the Secrets whose previous certificates are served.
 func (c *Cache) StaleSecrets() (found []model.Object) {
 	for at := range c.stale {
 		found = append(found, model.Object{Kind: model.KindSecret, Namespace: at.Namespace, Name: at.Name})
@@ -244,7 +254,8 @@ func (c *Cache) StaleSecrets() (found []model.Object) {
 	return found
 }
 
-// List returns the certificates of the compilation, sorted. The zero time omits expiring certificates.
+// List returns the certificates of the compilation, sorted. With the zero time, expiring
+// certificates are not reported.
 func (c *Cache) List(now time.Time) []model.Certificate {
 	found := make([]model.Certificate, 0, len(c.used))
 	for _, at := range slices.SortedFunc(maps.Keys(c.used), model.CompareKeys) {

@@ -16,7 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// attach returns the route's conditions for a parent, or nil if the parent is of another controller.
+// attach attaches a route to a parent and returns the route's conditions for it, or nil if another
+// controller manages the parent.
 func (c *compiler) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
 	listeners, ours := c.parentListeners(of, parent)
 	if !ours {
@@ -50,7 +51,8 @@ func (c *compiler) attach(of *route, parent gatewayv1.ParentReference) []metav1.
 	return conditions
 }
 
-// parentListeners returns false if the parent is not managed by this controller.
+// parentListeners returns the listeners of a parent, or false if this controller does not manage
+// the parent.
 func (c *compiler) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
 	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
 		return nil, false
@@ -77,8 +79,8 @@ type candidate struct {
 	hosts    []ownership.Host
 }
 
-// attachAll attaches a route to the listeners that accept it, or returns the refusal. A refused route does not
-// increase attachedRoutes; its valid rules answer 500.
+// attachAll attaches a route to the listeners that accept it, or returns the reason why none does.
+// A refused route does not count in attachedRoutes, and its valid rules answer 500.
 func (c *compiler) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *builder.Refusal {
 	refused := builder.Refuse(model.ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate
@@ -113,7 +115,8 @@ func (l *listener) isSelectedBy(parent gatewayv1.ParentReference) bool {
 		(ptr.Deref(parent.Port, 0) == 0 || *parent.Port == l.spec.Port)
 }
 
-// accept returns the host names under which a listener accepts a route, or the number of the failed check.
+// accept returns the host names for which a listener accepts a route. If it does not, step is the
+// number of the failed check.
 func (l *listener) accept(of *route) (hosts []ownership.Host, step int, refused *builder.Refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, builder.Refuse(model.ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
@@ -132,7 +135,7 @@ func (l *listener) accept(of *route) (hosts []ownership.Host, step int, refused 
 
 func (l *listener) attach(of *route, hosts []ownership.Host) {
 	if last := len(l.attachments) - 1; last >= 0 && l.attachments[last].route == of {
-		// Two parent references of the route select the listener.
+		// Another parent reference of the route already selects the listener.
 		return
 	}
 	l.attachments = append(l.attachments, attachment{of, hosts})
@@ -155,10 +158,10 @@ func (l *listener) intersection(hosts []ownership.Host) []ownership.Host {
 	return found
 }
 
-// conflictingKind maps a route kind to the kind that must not share a host name with it.
+// conflictingKind maps a route kind to the kind that cannot have the same host names at a listener.
 var conflictingKind = map[string]string{model.KindHTTPRoute: model.KindGRPCRoute, model.KindGRPCRoute: model.KindHTTPRoute}
 
-// hostConflict refuses an HTTPRoute or a GRPCRoute if an older route of the other kind has one of its
+// hostConflict refuses an HTTPRoute or GRPCRoute if an older route of the other kind has one of its
 // host names (Gateway API: GRPCRoute, cross serving).
 func (l *listener) hostConflict(of *route, hosts []ownership.Host) *builder.Refusal {
 	other := conflictingKind[of.kind]
@@ -177,7 +180,8 @@ func (l *listener) hostConflict(of *route, hosts []ownership.Host) *builder.Refu
 		"spec.hostnames: %s %s is older and has %s, too", older.kind, name, host)
 }
 
-// claimsOf builds the claims of a kind on first use: most listeners have routes of one kind only.
+// claimsOf returns the claims of a kind's routes. They are built on first use, because most
+// listeners have routes of one kind only.
 func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	if l.claims[kind] == nil {
 		if l.claims == nil {
@@ -193,7 +197,8 @@ func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	return l.claims[kind]
 }
 
-// claim adds an attachment to claims that were built. A route that is not accepted blocks no other route.
+// claim adds an attachment to the claims of its kind if they are built. A route that is not
+// accepted claims nothing.
 func (l *listener) claim(of attachment) {
 	if !slices.Contains(l.attachedKinds, of.route.kind) {
 		l.attachedKinds = append(l.attachedKinds, of.route.kind)

@@ -37,8 +37,8 @@ func (c *compiler) shareListeners(g *gateway) {
 	g.budget.SetFixed()
 }
 
-// admitRoute takes room for a route at listeners of a Gateway, or refuses it. A host name counts once,
-// because listeners share its route group.
+// admitRoute allocates room for a route at the listeners of a Gateway, or refuses the route. A host
+// name counts once, because listeners share its route group.
 func (c *compiler) admitRoute(of *route, at []candidate) *builder.Refusal {
 	if at[0].listener.layer4() {
 		return nil
@@ -69,11 +69,12 @@ type charge struct {
 	host    ownership.Host
 }
 
-// readLimitFactor is the multiple of its limit up to which a namespace's routes are read: parsing delays
-// others.
+// readLimitFactor is the multiple of the namespace's limit up to which its routes are read. Reading
+// more would delay other namespaces.
 const readLimitFactor = 2
 
-// refuseUnread refuses a route without reading it if its namespace exceeds its limit by far.
+// refuseUnread refuses a route without reading it if the routes of its namespace exceed the limit
+// for reading.
 func (c *compiler) refuseUnread(of *route, listeners []*listener) *builder.Refusal {
 	namespace := of.object.GetNamespace()
 	if of.isRead || c.read[namespace] <= readLimitFactor*c.Settings.NamespaceBytes {
@@ -85,7 +86,7 @@ func (c *compiler) refuseUnread(of *route, listeners []*listener) *builder.Refus
 	return c.LimitExceeded("spec.rules", namespace)
 }
 
-// closeProtected attaches a route without room, with its protecting rules answering 500.
+// closeProtected attaches the protecting rules of a route without room. They answer 500.
 func (c *compiler) closeProtected(of *route, at []candidate) {
 	if !of.protects {
 		return
@@ -101,8 +102,8 @@ func (c *compiler) closeProtected(of *route, at []candidate) {
 	}
 }
 
-// closedAge separates the ages of closed routes from those of the original routes: a route may be served
-// at one listener and closed at another.
+// closedAge is added to the ages of closed routes, because a route may be served at one listener
+// and closed at another.
 const closedAge = 1 << 32
 
 func (r *route) closed(onlyProtecting bool) *route {
@@ -130,7 +131,8 @@ func rulesBytes(rules []*orderedRule) (bytes int64) {
 	return bytes
 }
 
-// attachShared attaches all routes, again with lower limits of namespaces if they exceed the total.
+// attachShared attaches all routes. If they exceed the limit of a proxy, it attaches them again
+// with lower limits of namespaces.
 func (c *compiler) attachShared(all []*route) {
 	c.attachRoutes(all)
 	again := false

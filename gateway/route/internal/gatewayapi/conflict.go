@@ -15,7 +15,7 @@ import (
 )
 
 type portUse struct {
-	// first is the first listener of the port; all others must be able to share the port with it.
+	// first is the first listener of the port. Further listeners must be compatible with it.
 	first *listener
 	hosts map[ownership.Host]*listener
 }
@@ -29,13 +29,13 @@ func (l *listener) transport() transport {
 	return transport{l.spec.Port, l.spec.Protocol == gatewayv1.UDPProtocolType}
 }
 
-// maxPorts bounds the ports of a Gateway and its ListenerSets. Each is a port of the Service and a socket
-// of every proxy.
+// maxPorts limits the ports of a Gateway and its ListenerSets. Each is a port of the Service and a
+// socket of every proxy.
 const maxPorts = 256
 
-// conflicts refuses listeners that conflict, and listeners beyond maxPorts. Conflicting listeners of the
-// Gateway itself are all refused. A listener of a ListenerSet is refused if it conflicts with a listener
-// of the Gateway or of an older ListenerSet.
+// conflicts refuses conflicting listeners, and listeners beyond maxPorts. If listeners of the
+// Gateway itself conflict, all of them are refused. A listener of a ListenerSet is refused if it
+// conflicts with a listener of the Gateway or of an older ListenerSet.
 func conflicts(listeners []*listener) {
 	ownConflicts(listeners)
 	uses := map[transport]*portUse{}
@@ -108,7 +108,8 @@ func conflict(a, b *listener) *builder.Refusal {
 	return builder.Refuse(model.ReasonConflict, reason, "hostname: %s has the same host name and port", a.nameOf(b))
 }
 
-// nameOf hides names of other namespaces in messages.
+// nameOf returns a description of another listener for messages. It does not reveal names of other
+// namespaces.
 func (l *listener) nameOf(other *listener) string {
 	if other.ownerKind == model.KindListenerSet && other.owner.GetNamespace() != l.owner.GetNamespace() {
 		return "a listener of an older object of another namespace"
@@ -116,7 +117,8 @@ func (l *listener) nameOf(other *listener) string {
 	return fmt.Sprintf("listener %s of %s %s/%s", other.spec.Name, other.ownerKind, other.owner.GetNamespace(), other.owner.GetName())
 }
 
-// family maps HTTPS and TLS, which share ports by server name, to one protocol.
+// family returns the protocol for comparisons. HTTPS and TLS are equal, because they can share a
+// port by server name.
 func family(l *listener) gatewayv1.ProtocolType {
 	if l.spec.Protocol == gatewayv1.HTTPSProtocolType {
 		return gatewayv1.TLSProtocolType
@@ -124,8 +126,8 @@ func family(l *listener) gatewayv1.ProtocolType {
 	return l.spec.Protocol
 }
 
-// overlaps marks the HTTPS listeners of a port with overlapping host names: clients may reuse a
-// connection of one for the other (Gateway API: OverlappingTLSConfig).
+// overlaps marks HTTPS listeners of a port that have overlapping host names, because clients may
+// reuse a connection to one for the other (Gateway API: OverlappingTLSConfig).
 func (u *portUse) overlaps() {
 	for host, found := range u.hosts {
 		if found.spec.Protocol != gatewayv1.HTTPSProtocolType || host == "" {
@@ -142,9 +144,10 @@ func (u *portUse) overlaps() {
 	}
 }
 
-// protectOwners refuses listeners of ListenerSets that would override the certificates, passthrough or
-// routes of host names of older objects of other namespaces: of routes at the Gateway's own listeners of
-// the port, and of wildcards of older ListenerSets. The Gateway's namespace controls all of its hosts.
+// protectOwners refuses listeners of ListenerSets that would override the certificates, passthrough
+// or routes of host names that belong to older objects of other namespaces. These are the host
+// names of routes at the Gateway's own listeners of the port, and the wildcards of older
+// ListenerSets. ListenerSets in the Gateway's namespace are not restricted.
 func (c *compiler) protectOwners(of *gateway, routes []*route) {
 	claims, wildcards := map[int32]*ownership.Claims[*route]{}, map[portHost]*listener{}
 	for _, found := range of.listeners {
@@ -178,8 +181,8 @@ type portHost struct {
 	host ownership.Host
 }
 
-// claimsAt returns the host names of routes at the Gateway's own listeners of a port, without names for all
-// hosts.
+// claimsAt returns the host names of routes at the Gateway's own listeners of a port, except routes
+// for all hosts.
 func (c *compiler) claimsAt(of *gateway, routes []*route, port int32) *ownership.Claims[*route] {
 	claims := ownership.NewClaims[*route]()
 	for age, each := range routes {

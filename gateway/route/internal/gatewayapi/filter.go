@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// filter is a filter of an HTTPRoute or a GRPCRoute; the filters of GRPCRoutes are a subset of the
-// HTTPRoute filters.
+// filter is a filter of an HTTPRoute or a GRPCRoute. The filters of GRPCRoutes are a subset of
+// those of HTTPRoutes.
 type filter = gatewayv1.HTTPRouteFilter
 
 func httpFilters(of []gatewayv1.HTTPRouteFilter) []filter { return of }
@@ -36,7 +36,8 @@ func grpcFilters(of []gatewayv1.GRPCRouteFilter) []filter {
 	return found
 }
 
-// filters refuses a rule with an unknown filter, because skipping it would be unsafe.
+// filters compiles the filters of a rule. It refuses an unknown filter, because ignoring it would
+// be unsafe.
 func (c *compiler) filters(of *route, filters []filter) ([]*resource.Filter, *builder.Refusal) {
 	var found []*resource.Filter
 	redirects, rewrites := false, false
@@ -60,7 +61,7 @@ func (c *compiler) filters(of *route, filters []filter) ([]*resource.Filter, *bu
 	return found, nil
 }
 
-// filter returns nil for a mirror with an unresolved backend.
+// filter compiles a filter. It returns nil for a mirror whose backend does not resolve.
 func (c *compiler) filter(of *route, filter *filter) (*resource.Filter, *builder.Refusal) {
 	empty := builder.Refuse(model.ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "type: %s has no settings", filter.Type)
 	switch filter.Type {
@@ -222,7 +223,8 @@ func cors(of *gatewayv1.HTTPCORSFilter) *resource.CORS {
 	return found
 }
 
-// nonRejectingFilters are the types of filters that reject no request. Any other type might.
+// nonRejectingFilters are the types of filters that never reject a request. All other types may do
+// so.
 var nonRejectingFilters = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
 	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
@@ -262,8 +264,8 @@ func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// closedFor replaces a rule with a refused match or action. Without a refused action its guards still run
-// before the 500.
+// closedFor returns the rule that replaces a rule with a refused match or action. With a refused
+// match only, the rule's guards still run before the 500.
 func closedFor(made *resource.Rule, name string, match, action *builder.Refusal) *resource.Rule {
 	switch {
 	case action != nil:
@@ -274,7 +276,8 @@ func closedFor(made *resource.Rule, name string, match, action *builder.Refusal)
 	return made
 }
 
-// externalAuth reads an ExternalAuth filter (GEP-1494). The rule answers 500 if the backend does not resolve.
+// externalAuth compiles an ExternalAuth filter (GEP-1494). If the backend does not resolve, the
+// rule answers 500.
 func (c *compiler) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *builder.Refusal) {
 	switch {
 	case filter == nil:
@@ -305,7 +308,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 	if with == nil {
 		return made
 	}
-	// The proxy appends the path of the client's request, which begins with a slash.
+	// The proxy appends the path of the client's request, which starts with a slash.
 	if made.Path = strings.Trim(with.Path, "/"); made.Path != "" {
 		made.Path = "/" + made.Path
 	}
@@ -327,7 +330,7 @@ func authorizationRequest(with *gatewayv1.HTTPAuthConfig) *resource.ExternalAuth
 
 var alwaysSentHeaders = map[string]bool{"host": true, "method": true, "path": true, "content-length": true, "authorization": true, "*": true}
 
-// limitExternalAuth refuses more than most filters: one for a rule, 0 for its backends.
+// limitExternalAuth refuses more than most ExternalAuth filters: 1 for a rule, 0 for its backends.
 func limitExternalAuth(filters []*resource.Filter, most int) *builder.Refusal {
 	for _, filter := range filters {
 		if filter.GetExternalAuthorization() == nil {

@@ -25,8 +25,9 @@ type gateway struct {
 	proxy     *builder.Proxy
 	listeners []*listener
 	sets      []*listenerSet
-	// refused is why the Gateway is not accepted, resolved why its client certificate is not usable, and
-	// retained why the previous version of its common fields is served.
+	// refused is the reason why the Gateway is not accepted, resolved the reason why its client
+	// certificate cannot be used, and retained the reason why the previous version of its common
+	// fields is served.
 	refused, resolved, retained *builder.Refusal
 	budget                      *builder.Budget
 	certificates                builder.CertificateSet
@@ -38,9 +39,10 @@ type compiler struct {
 	*builder.Builder
 	gatewayByKey map[types.NamespacedName]*gateway
 	sets         map[types.NamespacedName]*listenerSet
-	// read is the encoded size of the routes that were read, by namespace.
+	// read is the encoded size in bytes of the routes that were read, by namespace.
 	read map[string]int64
-	// charged are the host names at which the current route is counted; charges lists them in order.
+	// charged contains the host names at which the current route was counted. charges contains them
+	// in order.
 	charged map[charge]bool
 	charges []charge
 }
@@ -82,7 +84,8 @@ func Compile(shared *builder.Builder, objects *model.Objects) {
 
 type gatewayClass struct{ parameters model.Parameters }
 
-// gatewayClasses reads the GatewayClasses, with defaults for invalid parameters.
+// gatewayClasses returns this controller's GatewayClasses by name. Invalid parameters have their
+// defaults.
 func (c *compiler) gatewayClasses(objects *model.Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
 	for _, object := range builder.OldestFirst(objects.GatewayClasses) {
@@ -130,7 +133,7 @@ func (c *compiler) gatewayParameters(group gatewayv1.Group, kind gatewayv1.Kind,
 	return found.Parameters, nil
 }
 
-// newGateway reads a Gateway without its ListenerSets.
+// newGateway returns a Gateway with its own listeners, without ListenerSets.
 func (c *compiler) newGateway(object *gatewayv1.Gateway, class *gatewayClass) *gateway {
 	found := &gateway{
 		object: object,

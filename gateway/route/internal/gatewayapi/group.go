@@ -22,7 +22,7 @@ type hostRoutes struct {
 
 // addGroups adds a route group for each host name. Listeners with the same routes share it.
 func (g *gateway) addGroups() {
-	// The previous result has about one listener, group and backend for each group.
+	// The previous result has about one listener, group and backend per group.
 	room := len(g.proxy.Last) / 3
 	groups := make(map[string]*hostRoutes, room)
 	for _, listener := range g.listeners {
@@ -110,7 +110,8 @@ func signatureOf(host ownership.Host, routes []*route) string {
 	return string(signature)
 }
 
-// mergeRules sorts rules by precedence. Rules of the same rank keep the order of their routes by age.
+// mergeRules returns rules by precedence. Rules with the same rank are ordered by the age of their
+// routes.
 func mergeRules(routes []*route) []*resource.Rule {
 	var ordered []*orderedRule
 	for _, found := range routes {

@@ -65,15 +65,15 @@ func (c *compiler) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name str
 	return made, nil
 }
 
-// grpcMatch reads a match. A longer service name takes precedence, then a longer method name, then more
-// headers (Gateway API: GRPCRouteRule.matches).
+// grpcMatch compiles a match. A longer service name takes precedence, then a longer method name,
+// then more headers (Gateway API: GRPCRouteRule.matches).
 func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *builder.Refusal) {
 	match := &resource.Match{}
 	var refused *builder.Refusal
 	service, method := "", ""
 	if of.Method != nil {
 		service, method = ptr.Deref(of.Method.Service, ""), ptr.Deref(of.Method.Method, "")
-		// An invalid method has no path and matches all methods.
+		// For an invalid method, the path is nil and matches all methods.
 		match.Path, refused = grpcPath(service, method, ptr.Deref(of.Method.Type, ""))
 	}
 	left := 0
@@ -93,7 +93,7 @@ func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *builder.Refusal) {
 	}, refused
 }
 
-// grpcPath matches path /service/method. An empty service or method matches any.
+// grpcPath returns a match for path /service/method. An empty service or method matches any.
 func grpcPath(service, method string, kind gatewayv1.GRPCMethodMatchType) (*resource.PathMatch, *builder.Refusal) {
 	if kind != gatewayv1.GRPCMethodMatchRegularExpression && kind != gatewayv1.GRPCMethodMatchExact && kind != "" {
 		return nil, builder.Refuse(model.ReasonUnsupported, gatewayv1.RouteReasonUnsupportedValue, "method.type: unknown type %s", kind)

@@ -19,11 +19,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// readHTTPRoute reads and reports the rules of an HTTPRoute. A route with invalid rules only is not accepted.
+// readHTTPRoute reads the rules of an HTTPRoute and reports invalid ones. If all rules are invalid,
+// the route is not accepted.
 func (c *compiler) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	rules := object.Spec.Rules
 	if len(rules) == 0 {
-		// The API server adds this default.
+		// This is the default that the API server adds.
 		rules = []gatewayv1.HTTPRouteRule{{}}
 	}
 	var dropped []*builder.Refusal
@@ -44,14 +45,14 @@ func (r *route) setDropped(dropped []*builder.Refusal, of int) {
 	case len(dropped) == of:
 		r.accepted = dropped[0]
 	default:
-		// Gateway API specifies that the message of the condition begins with "Dropped Rule".
+		// Gateway API specifies that the condition's message starts with "Dropped Rule".
 		r.partial = builder.Refuse(model.ReasonInvalid, gatewayv1.RouteReasonUnsupportedValue, "Dropped Rule: %s", dropped[0].Message)
 		r.partial.Condition = dropped[0].Condition
 	}
 }
 
-// readHTTPRule adds the rule once for each match. A rule with an invalid action answers 500, as does a
-// protecting rule with an invalid match, for all requests that the match could include.
+// readHTTPRule adds a rule once for each match. A rule with an invalid action answers 500. A
+// protecting rule with an invalid match answers 500 to all requests that the match could include.
 func (c *compiler) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *builder.Refusal {
 	matches, refused := readMatches(rule.Matches, httpMatch)
 	refused = cmp.Or(refused, of.addExpressions(matches))
@@ -109,7 +110,8 @@ func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) 
 	}
 }
 
-// weightedBackend refuses an invalid filter. The share of an unresolved backend is answered with 500.
+// weightedBackend compiles a backend of a rule. It refuses invalid filters. The share of a backend
+// that does not resolve is answered with 500.
 func (c *compiler) weightedBackend(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *builder.Refusal) {
@@ -163,11 +165,11 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *builder.Ref
 	return found, refused
 }
 
-// maxAttempts bounds the cost of one request: no time limit ends retries to a backend that fails
-// immediately.
+// maxAttempts limits the cost of a request: retries to a backend that fails immediately are not
+// limited by time.
 const maxAttempts = 10
 
-// retry lowers attempts to maxAttempts.
+// retry compiles the retry settings of a rule. More than maxAttempts attempts are reduced to it.
 func (r *route) retry(of *gatewayv1.HTTPRouteRetry) (*resource.Retry, *builder.Refusal) {
 	if of == nil {
 		return nil, nil

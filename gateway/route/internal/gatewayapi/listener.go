@@ -19,7 +19,8 @@ import (
 
 type listener struct {
 	gateway *gateway
-	// owner is the Gateway or ListenerSet. References are resolved from its namespace.
+	// owner is the Gateway or ListenerSet of the listener. References are resolved from its
+	// namespace.
 	owner     metav1.Object
 	ownerKind string
 	spec      gatewayv1.Listener
@@ -28,13 +29,13 @@ type listener struct {
 
 	// accepted, resolved and conflict are the reasons of negative conditions, or nil.
 	accepted, resolved, conflict *builder.Refusal
-	// retained is why the previous version is served, or nil.
+	// retained is the reason why the listener's previous version is served, or nil.
 	retained      *builder.Refusal
 	overlaps      bool
 	flaw          string
 	hasNoRoom     bool
 	attachedKinds []string
-	// claims are the host names of attached routes, by kind, built on first use.
+	// claims contains the host names of attached routes by kind. Each kind is built on first use.
 	claims      map[string]*ownership.Claims[*route]
 	kinds       []gatewayv1.RouteGroupKind
 	namespaces  func(namespace string) bool
@@ -51,7 +52,7 @@ type attachment struct {
 	hosts []ownership.Host
 }
 
-// listenerProtocols maps a protocol to the kinds of routes that may attach.
+// listenerProtocols maps a protocol to the kinds of routes that can be attached.
 var listenerProtocols = map[gatewayv1.ProtocolType][]string{
 	gatewayv1.HTTPProtocolType:  {model.KindHTTPRoute, model.KindGRPCRoute},
 	gatewayv1.HTTPSProtocolType: {model.KindHTTPRoute, model.KindGRPCRoute},
@@ -88,7 +89,7 @@ func (l *listener) refuseResolved(refused *builder.Refusal) {
 	}
 }
 
-// layer4 listeners need no proxy.
+// layer4 reports whether the listener is served without a proxy.
 func (l *listener) layer4() bool {
 	return l.spec.Protocol == gatewayv1.TCPProtocolType || l.spec.Protocol == gatewayv1.UDPProtocolType
 }

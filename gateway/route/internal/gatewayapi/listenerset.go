@@ -15,7 +15,7 @@ type listenerSet struct {
 	object    *gatewayv1.ListenerSet
 	gateway   *gateway
 	listeners []*listener
-	// refused is why no listener of the set is attached, or nil.
+	// refused is the reason why no listener of the set is attached, or nil.
 	refused *builder.Refusal
 }
 
@@ -35,7 +35,7 @@ func (c *compiler) setsByGateway(objects []*gatewayv1.ListenerSet) map[types.Nam
 	return found
 }
 
-// attachSets attaches the ListenerSets that the Gateway allows; the default is no ListenerSet.
+// attachSets attaches the ListenerSets that the Gateway allows. By default it allows none.
 func (c *compiler) attachSets(of *gateway, objects []*gatewayv1.ListenerSet) {
 	allowed := allowedNamespaces{from: gatewayv1.NamespacesFromNone}
 	if listeners := of.object.Spec.AllowedListeners; listeners != nil && listeners.Namespaces != nil {

@@ -18,16 +18,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Ranks of the matches of an HTTPRoute (Gateway API: HTTPRouteRule.matches): exact paths, regular
-// expressions, prefixes; then the longer path, a method, more headers, more query parameters.
+// Ranks of path matches of an HTTPRoute: exact paths, regular expressions, prefixes. Further
+// criteria are the length of the path, a method, the number of headers, and the number of query
+// parameters (Gateway API: HTTPRouteRule.matches).
 const (
 	rankPrefix = iota
 	rankRegularExpression
 	rankExact
 )
 
-// readMatches reads the matches of a rule; a rule without matches has one that matches all requests. read widens
-// an invalid match to include all requests that it could match.
+// readMatches reads the matches of a rule. A rule without matches matches all requests. read must
+// widen an invalid match to all requests that it could match.
 func readMatches[M any](of []M, read func(*M) (*orderedRule, *builder.Refusal)) (found []*orderedRule, refused *builder.Refusal) {
 	if len(of) == 0 {
 		of = make([]M, 1)
@@ -44,7 +45,7 @@ func readMatches[M any](of []M, read func(*M) (*orderedRule, *builder.Refusal)) 
 	return found, refused
 }
 
-// httpMatch ignores invalid conditions.
+// httpMatch compiles a match. Invalid conditions are omitted, which widens the match.
 func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *builder.Refusal) {
 	path, rank, refused := pathMatch(of.Path)
 	match := &resource.Match{Path: path, Method: string(ptr.Deref(of.Method, ""))}
@@ -54,7 +55,7 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *builder.Refusal) {
 			refused.Message = fmt.Sprintf("%s[%d]: %s", field, i, refused.Message)
 		}
 	}
-	// The rank includes ignored conditions.
+	// The rank counts omitted conditions, too.
 	headers, parameters := 0, 0
 	var bad *builder.Refusal
 	for i, header := range of.Headers {
@@ -74,7 +75,8 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *builder.Refusal) {
 	}}, refused
 }
 
-// lengthOf ranks an expression by its length in the object.
+// lengthOf returns the length of a path for ranking. The length of an expression is that in the
+// object.
 func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	if of != nil && of.Value != nil && path.Kind == resource.PathMatch_REGULAR_EXPRESSION {
 		return len(*of.Value)
@@ -82,7 +84,7 @@ func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	return len(path.Value)
 }
 
-// pathMatch reads a path; nil matches all paths, and an invalid path is widened.
+// pathMatch compiles a path match. Nil matches all paths, and an invalid path is widened.
 func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *builder.Refusal) {
 	found, rank := &resource.PathMatch{Value: "/"}, rankPrefix
 	if of == nil {
@@ -115,7 +117,8 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *builder.
 	return found, rank, nil
 }
 
-// addValue adds a match of a value. If two have the same name, the first is used (Gateway API).
+// addValue adds a header or parameter match. Of several with the same name, the first is used
+// (Gateway API).
 func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*resource.ValueMatch, *builder.Refusal) {
 	for _, known := range to {
 		if known.Name == name {
@@ -141,8 +144,8 @@ func milliseconds(of *gatewayv1.Duration, field string) (uint64, *builder.Refusa
 	return uint64(duration.Milliseconds()), nil
 }
 
-// addExpressions refuses a rule whose expressions exceed the route's limit, and widens its matches to literal
-// prefixes.
+// addExpressions counts the regular expressions of a rule. If they exceed the route's limit, it
+// refuses the rule and widens its matches to literal prefixes.
 func (r *route) addExpressions(matches []*orderedRule) *builder.Refusal {
 	needed := 0
 	count := func(text string) {

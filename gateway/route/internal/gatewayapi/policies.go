@@ -73,11 +73,11 @@ func (c *compiler) usePolicies() {
 	c.limitAncestors()
 }
 
-// maxAncestors is the maximum of entries in PolicyStatus.ancestors.
+// maxAncestors is the maximum number of entries in PolicyStatus.ancestors.
 const maxAncestors = 16
 
-// limitAncestors computes the Gateways for which the status of a policy has no room. Gateways with an
-// entry keep it; others follow by name.
+// limitAncestors determines the Gateways for which the status of a policy has no room. Gateways
+// that have an entry keep it; others follow by name.
 func (c *compiler) limitAncestors() {
 	for _, found := range c.Policies.All {
 		others, previous := 0, map[types.NamespacedName]bool{}

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// ListenerUnit is the key of the versions of a listener: each listener is retained separately, so that an
-// invalid one does not block changes to the others.
+// ListenerUnit returns the key of a listener's versions. Each listener is retained separately, so
+// that an invalid listener does not block changes of others.
 func ListenerUnit(owner model.Object, listener gatewayv1.SectionName) model.Object {
 	owner.Name += "/" + string(listener)
 	return owner
@@ -23,13 +23,14 @@ func (l *listener) ownerObject() model.Object {
 	return model.Object{Kind: l.ownerKind, Namespace: l.owner.GetNamespace(), Name: l.owner.GetName()}
 }
 
-// Fields of failures whose condition is ResolvedRefs.
+// Fields whose failures are reported by the condition ResolvedRefs.
 const (
 	fieldCertificates      = "tls.certificateRefs"
 	fieldClientCertificate = "spec.tls.backend.clientCertificateRef"
 )
 
-// recordVersions records the common fields of a Gateway and the listeners, and the failures.
+// recordVersions records the versions of a Gateway's common fields and of its listeners, and their
+// failures.
 func (c *compiler) recordVersions(of *gateway) {
 	unit := model.Object{Kind: model.KindGateway, Namespace: of.object.Namespace, Name: of.object.Name}
 	c.Good[unit] = of.object
@@ -52,8 +53,8 @@ func (c *compiler) recordVersions(of *gateway) {
 	}
 }
 
-// CanRestoreTLS reports whether the previous version of spec.tls validates the clients of all ports at
-// which the current one does.
+// CanRestoreTLS reports whether the previous version of spec.tls validates client certificates at
+// all ports at which the current version does.
 func CanRestoreTLS(last, now *gatewayv1.Gateway) bool {
 	ports := []int32{0}
 	for _, each := range []*gatewayv1.Gateway{last, now} {
@@ -71,7 +72,7 @@ func CanRestoreTLS(last, now *gatewayv1.Gateway) bool {
 	return true
 }
 
-// readRetained reports the failure of a Gateway whose previous common fields are compiled.
+// readRetained reads the failures of a Gateway whose previous common fields are compiled.
 func (c *compiler) readRetained(of *gateway) {
 	for _, failure := range c.Retained[model.Object{Kind: model.KindGateway, Namespace: of.object.Namespace, Name: of.object.Name}] {
 		if failure.Field == fieldClientCertificate {

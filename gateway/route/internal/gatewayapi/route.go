@@ -27,31 +27,32 @@ type route struct {
 	object  metav1.Object
 	parents []gatewayv1.ParentReference
 	hosts   []ownership.Host
-	// age is the position among all routes, oldest first.
+	// age is the position of the route among all routes, the oldest first.
 	age int
-	// read reads the rules. readRules calls it once if the route has a parent of this controller.
+	// read reads the rules of the route. readRules calls it once if the route has a parent of this
+	// controller.
 	read   func(*compiler, *route)
 	isRead bool
 
 	ruleIndex int
-	// isAuthUnresolved marks a rule whose ExternalAuth backend does not resolve.
+	// isAuthUnresolved is true if the ExternalAuth backend of the current rule does not resolve.
 	isAuthUnresolved bool
 	protects         bool
-	// steps is the size of regular expressions, in instructions.
+	// steps is the size of the route's regular expressions in instructions.
 	steps    int
 	rules    []*orderedRule
 	backends []*builder.Backend
-	// bytes is the encoded size of the rules.
+	// bytes is the encoded size of the rules in bytes.
 	bytes  int64
 	layer4 []model.WeightedService
-	// tls is a TLSRoute's variant for listeners that terminate TLS, with another age.
+	// tls is the variant of a TLSRoute for listeners that terminate TLS. It has another age.
 	tls *route
 
 	// accepted, resolved and partial are the reasons of negative conditions, or nil.
 	accepted, resolved *builder.Refusal
 	partial            *builder.Refusal
 	hostError          *builder.Refusal
-	// notes name fields with a bounded or replaced value.
+	// notes describe fields whose value was limited or replaced.
 	notes []string
 }
 
@@ -91,7 +92,7 @@ func (c *compiler) orderedRoutes(objects *model.Objects) []*route {
 	return all
 }
 
-// attachRoutes attaches the oldest routes first and sets statuses.
+// attachRoutes attaches all routes, the oldest first, and sets their statuses.
 func (c *compiler) attachRoutes(all []*route) {
 	statuses := map[string][]model.Status[gatewayv1.RouteStatus]{}
 	for _, found := range all {
@@ -172,7 +173,7 @@ func newRoute(
 	found.hostError = refused
 	switch {
 	case refused != nil && len(found.hosts) == 0:
-		// Without a host name the route would match all hosts.
+		// Without a host name the route would apply to all hosts.
 		found.accepted = refused
 	case len(hosts) == 0:
 		found.hosts = []ownership.Host{""}
@@ -180,7 +181,7 @@ func newRoute(
 	return found
 }
 
-// readRules reads the rules once.
+// readRules reads the rules of a route unless they were read already.
 func (c *compiler) readRules(of *route) {
 	if !of.isRead {
 		of.isRead = true
@@ -201,7 +202,8 @@ func (c *compiler) addRouteFailure(of *route, refused *builder.Refusal) {
 	c.AddFailure(of.name(), "spec", refused.Reason, strings.TrimPrefix(refused.Message, "Dropped Rule: "))
 }
 
-// secretOf resolves a reference to a certificate. invalid is the condition reason of an unusable one.
+// secretOf resolves a reference to a certificate. invalid is the condition's reason if it cannot be
+// used.
 func (c *compiler) secretOf(
 	from builder.Referrer, reference gatewayv1.SecretObjectReference, invalid string,
 ) (*certificate.Certificate, *builder.Refusal) {

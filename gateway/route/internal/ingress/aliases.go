@@ -14,7 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addHostRules ignores Ingresses whose namespace does not own the host.
+// addHostRules adds the rules that annotations of an Ingress add to a host. If the Ingress's
+// namespace does not own the host, it only reports the annotations.
 func (r *setCompiler) addHostRules(ingress *networkingv1.Ingress, host ownership.Host) {
 	settings := r.nginxSettings[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
@@ -36,7 +37,8 @@ func (r *setCompiler) addHostRules(ingress *networkingv1.Ingress, host ownership
 	}
 }
 
-// addHostNames ignores Ingresses whose namespace does not own the host.
+// addHostNames adds the names that annotations of an Ingress add to a host, if the Ingress's
+// namespace owns the host.
 func (r *setCompiler) addHostNames(ingress *networkingv1.Ingress, host ownership.Host) {
 	if !r.owners.Owns(host, ingress.Namespace) {
 		return
@@ -58,7 +60,7 @@ func (h *ingressHost) rootRule() *ingressRule {
 
 func (r *setCompiler) addAppRoot(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
-	// A younger path of another namespace is no conflict.
+	// A younger rule of another namespace is not a conflict.
 	isTaken := root != nil && root.ingress != ingress && (root.ingress.Namespace == ingress.Namespace || r.ages[root.ingress] < r.ages[ingress])
 	if isTaken || r.hosts[host].root != nil {
 		r.annotation(ingress, "app-root", model.ReasonConflict, "path / of "+host.String()+" belongs to another Ingress")
@@ -102,7 +104,7 @@ func (r *setCompiler) addAliases(ingress *networkingv1.Ingress, host ownership.H
 	}
 }
 
-// aliasPart limits repeated rules to one part of the limit of a namespace, and of the proxy.
+// aliasPart is the divisor of the limits of a namespace and of the proxy for repeated rules.
 const aliasPart = 4
 
 func (r *setCompiler) roomForAlias(ingress *networkingv1.Ingress, host ownership.Host) bool {
@@ -114,7 +116,7 @@ func (r *setCompiler) roomForAlias(ingress *networkingv1.Ingress, host ownership
 				continue
 			}
 			for _, each := range rule.withCanary() {
-				// Rules for plain HTTP may differ from the rules for HTTPS.
+				// The rules for plain HTTP can differ from those for HTTPS.
 				of.bytes += 2 * int64(proto.Size(each))
 			}
 		}
@@ -169,8 +171,8 @@ func (r *setCompiler) addWWW(ingress *networkingv1.Ingress, host ownership.Host)
 	}
 }
 
-// passThrough passes TLS through to the backend of "/", unless an older Ingress has a rule for the host.
-// Paths of younger ones are then served over plain HTTP only.
+// passThrough passes TLS connections through to the backend of path "/", unless an older Ingress
+// has a rule for the host. Paths of younger Ingresses are then served over plain HTTP only.
 func (r *setCompiler) passThrough(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
 	settings := r.nginxSettings[ingress]

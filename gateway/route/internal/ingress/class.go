@@ -24,12 +24,12 @@ type ingressClass struct {
 
 type ingressClasses struct {
 	managed map[string]*ingressClass
-	// defaultClass may be of another controller.
+	// defaultClass is the name of the default class, which may be of another controller.
 	defaultClass string
 }
 
-// ingressClasses prefers the newest of several default classes, then the first by name, as the admission
-// plugin does.
+// ingressClasses returns this controller's classes. Of several default classes, the newest is used,
+// then the first by name, as in the admission plugin.
 func (c *compiler) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
@@ -80,7 +80,8 @@ func (c *compiler) ingressParameters(class *networkingv1.IngressClass) parameter
 	return found
 }
 
-// of returns an Ingress's class, or nil for another controller's. The field precedes the annotation.
+// of returns the class of an Ingress, or nil if it is of another controller. The field takes
+// precedence over the annotation.
 func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	name, annotated := ingress.Annotations[model.AnnotationIngressClass]
 	switch {
@@ -96,9 +97,9 @@ type ingressSet struct {
 	owner   model.Object
 	class   *ingressClass
 	members []*networkingv1.Ingress
-	// closed are the Ingresses of namespaces that exceeded the reserve.
+	// closed contains the Ingresses of namespaces that exceeded the reserve.
 	closed []*networkingv1.Ingress
-	// owners are the owners of hosts; ages are the positions of the Ingresses by age.
+	// owners are the owners of the hosts. ages are the positions of the Ingresses by age.
 	owners *ownership.Hosts
 	ages   map[*networkingv1.Ingress]int
 	// catchAll is the namespace of the oldest Ingress that has a default backend and no rules.

@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// claimHosts includes Ingresses without room, which own their hosts, too.
+// claimHosts claims the hosts of all Ingresses. Ingresses without room own their hosts, too.
 func (c *compiler) claimHosts(of *ingressSet) {
 	of.owners = ownership.NewHosts(of.class.HostOwnership())
 	of.ages = make(map[*networkingv1.Ingress]int, len(of.members))
@@ -67,8 +67,8 @@ func otherWWW(host ownership.Host) ownership.Host {
 	return found
 }
 
-// canShareHost reports whether an Ingress may add a path to another namespace's host. An Ingress of
-// another namespace adds no expressions and no rules that would answer 500.
+// canShareHost reports whether an Ingress can add a path to a host of another namespace. It can add
+// neither regular expressions nor rules that would answer 500.
 func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	settings := r.nginxSettings[ingress]
 	if settings == nil {
@@ -85,7 +85,8 @@ func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, a
 	return true
 }
 
-// ruleOfOther returns another namespace's rule for a path, whatever the match type.
+// ruleOfOther returns the rule of another namespace for a path, regardless of the match type, or
+// nil.
 func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, pathmatch.TrimPrefix(path.value)} {
 		for kind := range pathOrder {
@@ -97,8 +98,8 @@ func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRu
 	return nil
 }
 
-// inheritWildcards adds a wildcard's paths to hosts with paths of other namespaces only, so that these
-// get no other requests.
+// inheritWildcards adds the paths of a wildcard to hosts that have only paths of other namespaces,
+// so that these namespaces receive no other requests of the host.
 func (r *setCompiler) inheritWildcards() {
 	for name, host := range r.hosts {
 		if name == "" || name.IsWildcard() || host.isOwned {
@@ -112,8 +113,8 @@ func (r *setCompiler) inheritWildcards() {
 	}
 }
 
-// inherit adds the owner's paths in base to a host of other namespaces. Of equal paths the older object's
-// is kept.
+// inherit adds the owner's paths of base to a host of other namespaces. Of two equal paths, that of
+// the older object is kept.
 func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
@@ -139,8 +140,8 @@ func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 	}
 }
 
-// addNames runs after the rules of all Ingresses: names copy all paths of their host, including those that
-// annotations add.
+// addNames adds the names of annotations. It must run after the rules of all Ingresses, because a
+// name copies all paths of its host, including those that annotations add.
 func (r *setCompiler) addNames() {
 	r.forEachHost(r.addHostRules)
 	r.forEachHost(r.addHostNames)
@@ -163,8 +164,8 @@ func (r *setCompiler) forEachHost(do func(ingress *networkingv1.Ingress, host ow
 	}
 }
 
-// addName adds a host name with its owner's paths in base, and reports whether the name had no rules of the
-// owner.
+// addName adds a name with the owner's paths of its host of, whose rules are base. It returns false
+// if the owner has rules for the name already.
 func (r *setCompiler) addName(name ownership.Host, base *ingressHost, of ownership.Host) bool {
 	known := r.hosts[name]
 	switch {

@@ -17,7 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// The ports of every Ingress.
+// Ports of all Ingresses.
 const (
 	portHTTP  int32 = 80
 	portHTTPS int32 = 443
@@ -34,17 +34,18 @@ type setCompiler struct {
 	hosts map[ownership.Host]*ingressHost
 	ingressCertificates
 	defaults []*ingressRule
-	// expressions are the hosts whose paths are regular expressions.
+	// expressions contains the hosts whose paths are regular expressions.
 	expressions map[ownership.Host]bool
-	// matches counts how often rules were matched against the paths of authorization requests.
+	// matches counts the comparisons of rules with paths of authorization requests.
 	matches int
 	// aliasOf maps an alias to its host.
 	aliasOf map[ownership.Host]ownership.Host
-	// aliases is the size of repeated rules, by namespace; the key "" holds the total.
+	// aliases contains the size of repeated rules in bytes, by namespace. The key "" has the total.
 	aliases map[string]int64
-	// sessions maps the name and path of a session cookie at a host to the Service that uses it.
+	// sessions maps the name and path of a session cookie at a host to the Service that uses the
+	// cookie.
 	sessions map[cookiePath]string
-	// refused are the hosts for which an Ingress has no certificate that can be served.
+	// refused contains the hosts of an Ingress for which it has no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
 
@@ -56,12 +57,13 @@ type refusedTLS struct {
 type ingressHost struct {
 	rules   map[ingressPath]*ingressRule
 	isOwned bool
-	// isInherited is true if the owner's rules come from the wildcard above.
+	// isInherited is true if the owner's rules are those of the wildcard above.
 	isInherited bool
-	// fallback is the default backend of the owner's oldest Ingress with this host and a default backend.
+	// fallback is the default backend of the owner's oldest Ingress that has both this host and a
+	// default backend.
 	fallback *ingressRule
 	root     *resource.Rule
-	// bytes caches the encoded size of the rules; 0 is unknown.
+	// bytes is the encoded size of the rules in bytes; 0 if it is not computed yet.
 	bytes int64
 }
 
@@ -71,15 +73,16 @@ type ingressRule struct {
 	redirect   redirection
 	backend    *networkingv1.IngressBackend
 	expression *regexp.Regexp
-	// canary is nil unless a canary receives a share of the requests.
+	// canary is the canary that receives a share of the requests, or nil.
 	canary *canary
 }
 
 type compiler struct {
 	*builder.Builder
-	// nginxSettings are the annotations of ingress-nginx of Ingresses whose class enables them.
+	// nginxSettings contains the ingress-nginx annotations of Ingresses whose class enables them.
 	nginxSettings map[*networkingv1.Ingress]*nginxSettings
-	// widest is the largest size that annotations of an Ingress add to a path, by namespace.
+	// widest is the maximum size in bytes that annotations of an Ingress add to a path, by
+	// namespace.
 	widest map[string]int64
 }
 
@@ -156,7 +159,7 @@ func (r *setCompiler) compile() *model.Proxy {
 	return r.proxy.Finish()
 }
 
-// listeners adds one listener for HTTP, and one for each host with its own TLS.
+// listeners adds one listener for HTTP, and one for each host with its own TLS configuration.
 func (r *setCompiler) listeners() {
 	targets := map[int32]uint32{}
 	for _, port := range r.proxy.Result.Ports {
@@ -178,7 +181,7 @@ func (r *setCompiler) listeners() {
 			})
 			continue
 		}
-		// A listener without certificates rejects the handshakes of a host without TLS.
+		// For a host without TLS, the listener has no certificates and rejects handshakes.
 		listener := &resource.Listener{
 			Port: uint32(portHTTPS), TargetPort: targets[portHTTPS], Protocol: resource.Listener_HTTPS,
 			Hostname: host.Resource(resource.Hostname_ONE_LABEL), TrustedHops: r.class.TrustedHops,
@@ -213,9 +216,9 @@ func (r *setCompiler) groups() {
 	}
 }
 
-// httpsListeners returns the listeners of each host. Proxies select listener and route group independently by
-// the most specific name, so a host needs the most specific listener and all listeners it is the most specific
-// host for.
+// httpsListeners returns the listeners of each host. Proxies select the listener and the route
+// group independently, each by the most specific name. A host therefore needs its most specific
+// listener, and all listeners for which it is the most specific host.
 func (r *setCompiler) httpsListeners() map[ownership.Host][]string {
 	found := make(map[ownership.Host][]string, len(r.hosts))
 	join := func(host, listener ownership.Host) {
@@ -229,7 +232,7 @@ func (r *setCompiler) httpsListeners() map[ownership.Host][]string {
 		}
 	}
 	for listener := range r.listenerHosts {
-		// The loop above has joined equal names.
+		// Equal names were joined by the loop above.
 		if host, ok := bestHost(r.hosts, listener); ok && host != listener {
 			join(host, listener)
 		}
@@ -243,7 +246,7 @@ func (r *setCompiler) httpsListeners() map[ownership.Host][]string {
 	return found
 }
 
-// bestHost returns the most specific key that matches a host by the rules of Ingress.
+// bestHost returns the most specific key that matches a host according to Ingress.
 func bestHost[T any](hosts map[ownership.Host]T, host ownership.Host) (ownership.Host, bool) {
 	if _, ok := hosts[host]; ok {
 		return host, true
@@ -271,7 +274,8 @@ func (r *setCompiler) statuses() {
 	}
 }
 
-// httpsError returns why a TLS host of an Ingress has no certificate, not even of another Ingress.
+// httpsError returns the reason why a TLS host of an Ingress has no certificate, not even that of
+// another Ingress, or "".
 func (r *setCompiler) httpsError(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
 		if len(r.tlsOf(refused.host).certificates) == 0 {

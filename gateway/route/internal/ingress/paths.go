@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
-// findExpressions finds hosts whose paths are expressions: one owner's Ingress with use-regex or a rewrite is
-// enough.
+// findExpressions finds the hosts whose paths are regular expressions. This applies if any Ingress
+// of the owner has use-regex or rewrite-target.
 func (r *setCompiler) findExpressions() {
 	for _, ingress := range r.members {
 		settings := r.nginxSettings[ingress]
@@ -44,7 +44,8 @@ func (r *setCompiler) findExpressions() {
 	}
 }
 
-// parsePath never reads paths of other namespaces as expressions.
+// parsePath parses a path. Paths of namespaces that do not own the host are never regular
+// expressions.
 func (r *setCompiler) parsePath(
 	ingress *networkingv1.Ingress, host ownership.Host, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
@@ -53,7 +54,7 @@ func (r *setCompiler) parsePath(
 	if strings.Trim(path.Path, "/") == "" || !isExpression && !isPrefix {
 		found, err := parseIngressPath(path)
 		if isExpression {
-			// As an expression, "/" is a prefix of all paths.
+			// "/" as an expression is a prefix of all paths.
 			found.kind = resource.PathMatch_PREFIX
 		}
 		return found, &resource.PathMatch{Kind: found.kind, Value: found.value}, err
@@ -61,13 +62,13 @@ func (r *setCompiler) parsePath(
 	found := ingressPath{kind: resource.PathMatch_REGULAR_EXPRESSION, value: path.Path}
 	var expression string
 	if isExpression {
-		// nginx matches it at the start of the path, case-insensitively.
+		// nginx matches the expression at the start of the path, ignoring case.
 		expression = "(?i:" + path.Path + ")(?s:.*)"
 		if err := validRegularPath(path.Path); err != nil {
 			return found, nil, err
 		}
 	} else {
-		// A string prefix: /a matches /ab, too.
+		// The path is a string prefix: /a also matches /ab.
 		prefix, err := pathmatch.Canonical(path.Path)
 		if err != nil {
 			return found, nil, err
@@ -87,7 +88,7 @@ func (r *setCompiler) parsePath(
 }
 
 // redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another
-// namespace has the path.
+// namespace has path /a.
 func (r *setCompiler) redirectSlashes() {
 	for name, host := range r.hosts {
 		if r.expressions[name] {
@@ -125,7 +126,8 @@ func (h *ingressHost) at(path string) *ingressRule {
 	return nil
 }
 
-// closedPath matches all requests that an invalid path could match, with the precedence of the path.
+// closedPath returns a match for all requests that an invalid path could match. It has the
+// precedence of the path.
 func (r *setCompiler) closedPath(host ownership.Host, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
 	text := strings.ToValidUTF8(path.Path, "#")
 	if at := strings.IndexAny(text, "?#"); at >= 0 && !r.expressions[host] {
@@ -150,12 +152,12 @@ func validRegularPath(path string) error {
 	case !utf8.ValidString(path), strings.ContainsFunc(path, func(c rune) bool { return c < ' ' || c == 0x7f }):
 		return errors.New("the path has control characters or is not valid UTF-8")
 	}
-	// The path is checked without a group first: a stray ")" must not close the surrounding group.
+	// Check the path without the group first, because an unmatched ")" must not close the group.
 	return pathmatch.ValidateExpression(path)
 }
 
-// comparePaths sorts the longest path first, then exact paths, element prefixes and string prefixes.
-// Expressions of the same length are in descending order, as in nginx.
+// comparePaths orders paths by precedence: the longest first, then exact paths, element prefixes
+// and string prefixes. Expressions of the same length are in descending order, as in nginx.
 func comparePaths(a, b ingressPath) int {
 	if order := cmp.Or(cmp.Compare(len(b.value), len(a.value)), cmp.Compare(pathOrder[a.kind], pathOrder[b.kind])); order != 0 {
 		return order

@@ -79,7 +79,8 @@ func (a ingressAt) field() string {
 	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
 }
 
-// addPath keeps the older of two equal paths. Guests can add only paths that no older object has.
+// addPath adds the rule of a path. Of two equal paths, the older is kept. Namespaces that do not
+// own the host can add only paths that no older object has.
 func (r *setCompiler) addPath(
 	ingress *networkingv1.Ingress, name ownership.Host, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
@@ -124,8 +125,8 @@ func (r *setCompiler) addPath(
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
-// closeHosts answers 500 at hosts of closed namespaces, up to the reserve, so that no wildcard or default
-// backend serves their requests.
+// closeHosts adds rules that answer 500 for the hosts of closed namespaces, up to the reserve, so
+// that no wildcard or default backend serves their requests.
 func (r *setCompiler) closeHosts() {
 	bytes, all := map[string]int64{}, ingressPath{resource.PathMatch_PREFIX, "/"}
 	for _, ingress := range r.closed {
@@ -149,7 +150,8 @@ func (r *setCompiler) closeHosts() {
 	}
 }
 
-// parseIngressPath reads ImplementationSpecific as a prefix, and ignores a prefix's trailing slash.
+// parseIngressPath parses a path. ImplementationSpecific is a prefix, and the trailing slash of a
+// prefix is ignored.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
 	switch ptr.Deref(path.PathType, "") {
@@ -172,8 +174,8 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	return found, nil
 }
 
-// addDefault reads spec.defaultBackend. Without rules it serves unknown hosts, unless an older object of
-// another namespace has rules for all hosts.
+// addDefault adds spec.defaultBackend. If the Ingress has no rules, it serves unknown hosts, unless
+// an older object of another namespace has rules for all hosts.
 func (r *setCompiler) addDefault(ingress *networkingv1.Ingress, redirect redirection) *ingressRule {
 	if ingress.Spec.DefaultBackend == nil {
 		return nil
@@ -185,7 +187,7 @@ func (r *setCompiler) addDefault(ingress *networkingv1.Ingress, redirect redirec
 	}
 	r.applyAnnotations(rule, ingress, "/", ingress.Spec.DefaultBackend)
 	if rule.SessionPersistence != nil {
-		// It must not share a cookie with a rule of its hosts.
+		// The default backend must not share a cookie with the rules of its hosts.
 		rule.SessionPersistence = sessionOf(rule.SessionPersistence, "/", "default/"+ingress.Name)
 	}
 	fallback := &ingressRule{ingress: ingress, redirect: redirect, rule: rule}
@@ -228,7 +230,8 @@ func (r *setCompiler) backend(
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
 }
 
-// service adds the backend even if a policy refuses it: proxies answer in its place.
+// service adds the backend of a Service port. If a policy refuses the backend, it is added
+// nevertheless, because proxies then answer its requests.
 func (r *setCompiler) service(of types.NamespacedName, name string, number int32, spec builder.Upstream) (string, *builder.Refusal) {
 	port, refused := r.ServicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
@@ -267,7 +270,8 @@ func (r *setCompiler) addClassDefault() {
 	}})
 }
 
-// hostFallback uses the default backend of the host's own Ingresses or of the class, not of other Ingresses.
+// hostFallback returns the default backend for a host: that of the host's own Ingresses, or of the
+// class. Those of other Ingresses do not apply.
 func (r *setCompiler) hostFallback(name ownership.Host, host *ingressHost) *ingressRule {
 	if host.fallback != nil {
 		return host.fallback
@@ -290,7 +294,8 @@ type redirection int
 const (
 	noRedirect redirection = iota
 	redirectSecured
-	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx: ssl-redirect).
+	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx:
+	// ssl-redirect).
 	redirectWanted
 	// redirectAll redirects all hosts (ingress-nginx: force-ssl-redirect).
 	redirectAll
@@ -308,7 +313,8 @@ func (r redirection) at(of security) bool {
 	return false
 }
 
-// redirection returns the redirection of an Ingress. Millrace's own annotation takes precedence.
+// redirection returns the redirection of an Ingress. Annotation millrace.io/ssl-redirect takes
+// precedence over those of ingress-nginx.
 func (r *setCompiler) redirection(ingress *networkingv1.Ingress) redirection {
 	settings := r.nginxSettings[ingress]
 	if _, own := ingress.Annotations[model.AnnotationSSLRedirect]; own || settings == nil || r.class.SslRedirect {
@@ -319,7 +325,7 @@ func (r *setCompiler) redirection(ingress *networkingv1.Ingress) redirection {
 	}
 	switch {
 	case settings.Redirect != nil:
-		// The redirect applies to plain HTTP, too.
+		// Annotation permanent-redirect or temporal-redirect applies to plain HTTP, too.
 		return noRedirect
 	case settings.ForceSSLRedirect:
 		return redirectAll
@@ -329,7 +335,8 @@ func (r *setCompiler) redirection(ingress *networkingv1.Ingress) redirection {
 	return noRedirect
 }
 
-// sorted returns rules by precedence: the longest path first, exact before prefix. plain are those for HTTP.
+// sorted returns the rules by precedence: the longest path first, exact paths before prefixes.
+// plain contains the rules for plain HTTP.
 func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) security) (rules, plain []*resource.Rule, redirected bool) {
 	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
@@ -358,7 +365,7 @@ func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) securi
 	return rules, append(plain, plainRules(entries, of)...), true
 }
 
-// redirectRule redirects with 308, which preserves the method.
+// redirectRule returns a rule that redirects to HTTPS with status 308, which preserves the method.
 func redirectRule(rule *resource.Rule) *resource.Rule {
 	made := builder.WithMatch(rule, rule.Match)
 	made.Filters = append(slices.Clip(rule.Filters), &resource.Filter{Kind: &resource.Filter_Redirect{Redirect: &resource.Redirect{
@@ -367,8 +374,8 @@ func redirectRule(rule *resource.Rule) *resource.Rule {
 	return made
 }
 
-// challenges is the path prefix of ACME HTTP challenges (RFC 8555, section 8.3). A CA follows redirects,
-// but not to a host without a certificate.
+// challenges is the path prefix of ACME HTTP challenges (RFC 8555, section 8.3). CAs follow
+// redirects, but not to a host without a certificate.
 const challenges = "/.well-known/acme-challenge"
 
 func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) []*resource.Rule {
@@ -376,7 +383,8 @@ func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) 
 	isAnswered := false
 	for _, found := range entries {
 		of := securityOf(found.rule)
-		// An expression does not reveal which paths are below it, so the path is used as it is written.
+		// The paths that an expression matches cannot be determined, so its text is compared as if
+		// it were a path.
 		path := found.path
 		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
 		for _, rule := range found.rule.withCanary() {
@@ -401,7 +409,7 @@ func challengeRule(rule *resource.Rule) *resource.Rule {
 	})
 }
 
-// isBelow compares path elements.
+// isBelow reports whether a path is equal to or below a prefix, comparing path elements.
 func isBelow(path, prefix string) bool {
 	return strings.HasPrefix(path+"/", strings.TrimSuffix(prefix, "/")+"/")
 }

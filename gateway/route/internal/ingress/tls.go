@@ -17,11 +17,12 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
-// ingressTLS is the TLS configuration of a host: passthrough, certificates, or, with neither, no TLS.
+// ingressTLS is the TLS configuration of a host: passthrough, certificates, or neither for a host
+// without TLS.
 type ingressTLS struct {
 	certificates []*certificate.Certificate
 	passthrough  *resource.Rule
-	// owner is the Ingress of the certificates, nil for the class.
+	// owner is the Ingress with the certificates; nil for the class.
 	owner *networkingv1.Ingress
 }
 
@@ -31,10 +32,10 @@ type namespacedHost struct {
 }
 
 type ingressCertificates struct {
-	// wanted are hosts for which TLS is requested, with or without a certificate.
+	// wanted contains the hosts for which TLS is requested, whether or not there is a certificate.
 	provided map[namespacedHost]*ingressTLS
 	wanted   map[namespacedHost]bool
-	// firstNamespace applies to hosts without an owner.
+	// firstNamespace is the namespace whose certificates apply to a host without an owner.
 	firstNamespace map[ownership.Host]string
 	classDefault   *ingressTLS
 	passthroughs   map[ownership.Host]*ingressTLS
@@ -70,7 +71,7 @@ func (r *setCompiler) certificateNamespace(host ownership.Host) string {
 	return r.firstNamespace[host]
 }
 
-// ownTLS returns the certificates of a namespace for a host or its wildcard, or nil.
+// ownTLS returns the TLS configuration of a namespace for a host or its wildcard, or nil.
 func (r *setCompiler) ownTLS(namespace string, host ownership.Host) *ingressTLS {
 	if found := r.provided[namespacedHost{namespace, host}]; found != nil || host == "" || host.IsWildcard() {
 		return found
@@ -80,8 +81,9 @@ func (r *setCompiler) ownTLS(namespace string, host ownership.Host) *ingressTLS 
 
 var noTLS = &ingressTLS{}
 
-// tlsOf lets only the owner decide. Another namespace can add a certificate for its name below a
-// wildcard, unless the owner passes the name's connections through.
+// tlsOf returns the TLS configuration of a host, which its owner controls. Another namespace can
+// add a certificate for a name below the owner's wildcard, unless the owner passes the connections
+// of the name through.
 func (r *setCompiler) tlsOf(host ownership.Host) *ingressTLS {
 	return r.tlsBy(host, r.certificateNamespace(host))
 }
@@ -120,8 +122,8 @@ func (r *setCompiler) tlsBy(host ownership.Host, by string) *ingressTLS {
 	return noTLS
 }
 
-// findListenerHosts finds hosts whose TLS differs from the wider name's. One without TLS gets a listener that
-// rejects handshakes.
+// findListenerHosts determines the hosts whose TLS configuration differs from that of the next
+// wider name. A host without TLS has a listener that rejects handshakes.
 func (r *setCompiler) findListenerHosts() {
 	r.listenerHosts = make(map[ownership.Host]*ingressTLS, len(r.provided)+len(r.passthroughs))
 	wildcards, exact := []ownership.Host{""}, make([]ownership.Host, 0, len(r.hosts)+len(r.provided))
@@ -138,7 +140,7 @@ func (r *setCompiler) findListenerHosts() {
 	for at := range r.provided {
 		add(at.host)
 	}
-	// Wider names are first.
+	// Wider names come first.
 	for _, host := range append(wildcards, exact...) {
 		found, wider := r.tlsOf(host), noTLS
 		if at, ok := bestHost(r.listenerHosts, host); ok {
@@ -157,13 +159,14 @@ func (t *ingressTLS) same(as *ingressTLS) bool {
 func isSameCertificate(a, b *certificate.Certificate) bool { return a.Resource.Name == b.Resource.Name }
 
 type security struct {
-	// secured reports TLS or a request for it, certified a certificate.
+	// secured is true if the host has or requests TLS, certified if it has a certificate.
 	secured, certified bool
 	wanted             bool
 }
 
-// securityOf applies certificates and TLS requests of another namespace to its rules only. A host whose
-// requested TLS is unavailable must not serve plain text.
+// securityOf returns the TLS state of a host for the rules of a namespace. Certificates and TLS
+// requests of a namespace that does not own the host apply to its own rules only. If TLS is
+// requested but unavailable, the host must not serve plain text.
 func (r *setCompiler) securityOf(host ownership.Host, namespace string) security {
 	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)
@@ -241,7 +244,8 @@ func (r *setCompiler) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, 
 
 type tlsHost struct {
 	name ownership.Host
-	// entry, host and rule are indexes in spec.tls, the entry's hosts and the rules, or -1.
+	// entry is an index in spec.tls, host in the entry's hosts, and rule in spec.rules; -1 if it
+	// does not apply.
 	entry, host, rule int
 }
 
@@ -255,7 +259,8 @@ func (h tlsHost) field() string {
 	return fmt.Sprintf("spec.tls[%d]", h.entry)
 }
 
-// tlsHosts applies an entry without hosts to all hosts of the rules.
+// tlsHosts returns the hosts of an entry of spec.tls. An entry without hosts applies to all hosts
+// of the rules.
 func (r *setCompiler) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
 	known := make(map[ownership.Host]bool, len(entry.Hosts))
@@ -290,7 +295,8 @@ func (r *setCompiler) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv
 	return hosts
 }
 
-// addCertificate keeps the certificate of the namespace's oldest Ingress for the host.
+// addCertificate adds a certificate for a host. The certificate of the namespace's oldest Ingress
+// for the host is kept.
 func (r *setCompiler) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate.Certificate) {
 	host, own := at.name, namespacedHost{ingress.Namespace, at.name}
 	if !found.Covers(host) {
@@ -316,7 +322,7 @@ func (r *setCompiler) addCertificate(ingress *networkingv1.Ingress, at tlsHost, 
 		if r.firstNamespace[host] == "" {
 			r.firstNamespace[host] = ingress.Namespace
 		}
-		// A certificate for a wildcard without rules applies to the exact names of its namespace.
+		// A certificate for a wildcard without rules applies to exact names of its namespace.
 		_, owned := r.owners.Owner(host)
 		if r.certificateNamespace(host) != ingress.Namespace && (owned || !host.IsWildcard()) {
 			r.AddProblem(ingressObject(ingress), at.field(), model.ReasonConflict, builder.HostOwned)

@@ -9,10 +9,11 @@ import (
 	"unicode/utf8"
 )
 
-// maxLength bounds a prefix, in bytes, so that an expression for it stays small.
+// maxLength limits the length of a prefix in bytes, and thereby the size of an expression for it.
 const maxLength = 128
 
-// Prefix returns the literal prefix of all texts that a regular expression in Perl syntax matches, or "".
+// Prefix returns the literal prefix of all texts that match a regular expression in Perl syntax, or
+// "".
 func Prefix(expression string) string {
 	expression = strings.TrimPrefix(expression, "^")
 	if hasAlternatives(expression) {
@@ -38,7 +39,8 @@ func isPunctuation(c byte) bool {
 	return c < utf8.RuneSelf && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
-// hasAlternatives reports a "|" outside of parentheses, or parentheses that cannot be counted.
+// hasAlternatives reports whether an expression has a "|" outside of parentheses, or parentheses
+// that cannot be matched.
 func hasAlternatives(expression string) bool {
 	depth, isClass := 0, false
 	for i := 0; i < len(expression); i++ {
@@ -48,13 +50,13 @@ func hasAlternatives(expression string) bool {
 				return true
 			}
 		case isClass && c == '[':
-			// A simple scan cannot find the end of a nested class.
+			// The end of a nested class cannot be determined by a simple scan.
 			return true
 		case isClass:
 			isClass = c != ']'
 		case c == '[':
 			isClass = true
-			// "]" at the start of a class is one of its characters.
+			// "]" at the start of a class is a character of the class.
 			i += len(expression[i+1:]) - len(strings.TrimPrefix(strings.TrimPrefix(expression[i+1:], "^"), "]"))
 		case c == '(':
 			depth++

@@ -9,20 +9,20 @@ import (
 )
 
 const (
-	// maxExpression is the maximum length of a regular expression, and the limit of values in Gateway
-	// API.
+	// maxExpression is the maximum length of a regular expression in bytes, as in Gateway API.
 	maxExpression = 4096
-	// maxSteps bounds the compiled size of an expression: a few characters can compile to millions of
-	// instructions of 40 bytes each.
+	// maxSteps limits the compiled size of an expression. A few characters can compile to millions
+	// of instructions of 40 bytes.
 	maxSteps = 5000
-	// MaxRouteSteps bounds the expressions of a route, which are compiled for each of its hosts.
+	// MaxRouteSteps limits the total size of a route's expressions, which are compiled for each of
+	// its hosts.
 	MaxRouteSteps = 20_000
-	// runesInStep is the number of runes of a class that count as one instruction.
+	// runesInStep is the number of runes in a class that count as one instruction.
 	runesInStep = 8
 )
 
-// ExpressionSteps returns the size of an RE2 expression in instructions. The expression must be valid inside a
-// group, too, because proxies add one.
+// ExpressionSteps returns the size of an RE2 expression in instructions, or an error if it is
+// invalid or too large. The expression must be valid inside a group, too, because proxies add one.
 func ExpressionSteps(text string) (int, error) {
 	if len(text) > maxExpression {
 		return 0, fmt.Errorf("the regular expression has %d characters, the limit is %d", len(text), maxExpression)
@@ -61,7 +61,7 @@ func steps(of *syntax.Regexp) int {
 		found = min(found+steps(part), maxSteps)
 	}
 	if of.Op == syntax.OpRepeat {
-		// x{2,} is xx+, and x{2,4} is xx(xx?)?.
+		// x{2,} compiles to xx+, and x{2,4} to xx(xx?)?.
 		if of.Max < 0 {
 			found = found*max(of.Min, 1) + 1
 		} else {
@@ -71,7 +71,7 @@ func steps(of *syntax.Regexp) int {
 	return min(found, maxSteps)
 }
 
-// ValidateExpression returns an error for an invalid or too large regular expression.
+// ValidateExpression returns an error if a regular expression is invalid or too large.
 func ValidateExpression(text string) error {
 	_, err := ExpressionSteps(text)
 	return err

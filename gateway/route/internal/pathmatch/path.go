@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/internal/literal"
 )
 
-// Canonical returns the form that request paths are compared with, or an error if no request can have the
-// path.
+// Canonical returns the form of a path that is compared with request paths, or an error if no
+// request can have the path.
 func Canonical(path string) (string, error) {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -32,10 +32,11 @@ func Canonical(path string) (string, error) {
 	return plan.CanonicalPath(path), nil
 }
 
-// MaxPath is the limit of Gateway API, applied to Ingresses, too.
+// MaxPath is the maximum length of a path in Gateway API. It applies to Ingresses, too.
 const MaxPath = 1024
 
-// TrimPrefix removes a canonical prefix's trailing slash, because /a/ and /a match the same paths.
+// TrimPrefix removes the trailing slash of a canonical prefix, because /a/ and /a match the same
+// paths.
 func TrimPrefix(path string) string {
 	if trimmed := strings.TrimSuffix(path, "/"); trimmed != "" {
 		return trimmed
@@ -43,14 +44,14 @@ func TrimPrefix(path string) string {
 	return "/"
 }
 
-// StringPrefix returns an expression for the paths that begin with a canonical path.
+// StringPrefix returns an expression for all paths that start with a canonical path.
 func StringPrefix(path string) string {
 	decoded := Decoded(&resource.PathMatch{Value: path})
 	var expression strings.Builder
 	for at, size := 0, 0; at < len(decoded); at += size {
 		var char rune
 		if char, size = utf8.DecodeRuneInString(decoded[at:]); char == utf8.RuneError && size == 1 {
-			// Expressions are UTF-8 and cannot contain other bytes.
+			// Other bytes cannot be in an expression, which is UTF-8.
 			expression.WriteString("(?s:.)")
 		} else {
 			expression.WriteString(regexp.QuoteMeta(decoded[at : at+size]))

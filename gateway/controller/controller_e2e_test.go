@@ -146,7 +146,7 @@ func fromProxiesToStatus(t *testing.T, e *environment) {
 	for _, object := range []client.Object{&corev1.Service{}, &appsv1.Deployment{}, &corev1.ServiceAccount{}, &corev1.ConfigMap{}, &policyv1.PodDisruptionBudget{}} {
 		eventually(t, func(ctx context.Context) error {
 			if err := e.client.Get(ctx, shared, object); !apierrors.IsNotFound(err) {
-				return fmt.Errorf("%T is still there: %w", object, err)
+				return fmt.Errorf("%T was not deleted: %w", object, err)
 			}
 			return nil
 		})
@@ -162,13 +162,13 @@ func noWritesAtRest(t *testing.T, e *environment) {
 		last := writes
 		time.Sleep(time.Second)
 		if writes = e.writes(t); len(writes) != len(last) {
-			return fmt.Errorf("written: %q", writes[len(last):])
+			return fmt.Errorf("unexpected writes: %q", writes[len(last):])
 		}
 		return nil
 	})
 	time.Sleep(2 * time.Second)
 	if again := e.writes(t); len(again) != len(writes) {
-		t.Errorf("written while nothing changes: %q", again[len(writes):])
+		t.Errorf("writes without any change: %q", again[len(writes):])
 	}
 }
 
@@ -212,7 +212,7 @@ func unrelatedChanges(t *testing.T, e *environment) {
 			if !slices.ContainsFunc(events.Items, func(event eventsv1.Event) bool {
 				return strings.Contains(event.Note, fmt.Sprintf("missing-%d", i))
 			}) {
-				return fmt.Errorf("no event of change %d", i)
+				return fmt.Errorf("no event for change %d", i)
 			}
 			return nil
 		})
@@ -221,7 +221,7 @@ func unrelatedChanges(t *testing.T, e *environment) {
 		}
 	}
 	if after := e.writes(t, "events"); len(after) != len(before) {
-		t.Errorf("%d writes for changes that are of no object of a proxy: %q", len(after)-len(before), after[len(before):])
+		t.Errorf("%d writes for changes unrelated to any proxy: %q", len(after)-len(before), after[len(before):])
 	}
 }
 
@@ -230,7 +230,7 @@ func leadsTo(service string, addresses ...string) func(configuration) error {
 		name := "endpoints/" + namespace + "/" + service + "/80"
 		found, known := has[name]
 		if !known {
-			return fmt.Errorf("no %s among %q", name, slices.Sorted(maps.Keys(has)))
+			return fmt.Errorf("no resource %s, got %q", name, slices.Sorted(maps.Keys(has)))
 		}
 		var got []string
 		for _, endpoint := range found.GetEndpoints().GetEndpoints() {
@@ -256,7 +256,7 @@ func whoIsLetIn(t *testing.T, e *environment) {
 	e.proxy(t, address, e.token(t, shared, infrastructure.Audience, pod)).receives(t, leadsTo("web", "198.18.0.1"))
 	update := e.proxy(t, address, e.token(t, dedicated, infrastructure.Audience, other)).receives(t, leadsTo("own", "198.18.0.1"))
 	if leadsTo("web", "198.18.0.1")(update) == nil {
-		t.Errorf("the proxy of one Ingress got what belongs to another: %q", slices.Sorted(maps.Keys(update)))
+		t.Errorf("the proxy of one Ingress received resources of another: %q", slices.Sorted(maps.Keys(update)))
 	}
 
 	stranger := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{
@@ -297,12 +297,12 @@ func endpointsAlone(t *testing.T, e *environment) {
 		must(t, e.client.Patch(t.Context(), endpoints, client.RawPatch(types.MergePatchType,
 			fmt.Appendf(nil, `{"endpoints":[{"addresses":["198.18.0.1"]},{"addresses":["198.18.1.%d"]}]}`, i))))
 		p.receives(t, leadsTo("web", "198.18.0.1", fmt.Sprintf("198.18.1.%d", i)))
-		t.Logf("new endpoints were used after %s", time.Since(began))
+		t.Logf("new endpoints received after %s", time.Since(began))
 	}
 	must(t, e.client.Delete(t.Context(), &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "web"}}))
 	p.receives(t, func(update configuration) error {
 		if leadsTo("web", "198.18.0.1", "198.18.1.4")(update) == nil {
-			return fmt.Errorf("the endpoints are still there")
+			return fmt.Errorf("the endpoints were not removed")
 		}
 		return nil
 	})
@@ -319,11 +319,11 @@ func twoReplicas(t *testing.T, e *environment) {
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: systemNamespace, Name: "millrace-gateway"}, secret))
 	values := ofFirst["secret"].GetSharedSecret().GetValues()
 	if len(values) == 0 || !slices.EqualFunc(values, ofSecond["secret"].GetSharedSecret().GetValues(), bytes.Equal) {
-		t.Errorf("the replicas have different secrets (%d and %d)", len(values), len(ofSecond["secret"].GetSharedSecret().GetValues()))
+		t.Errorf("the replicas have different derived secrets (%d and %d)", len(values), len(ofSecond["secret"].GetSharedSecret().GetValues()))
 	}
 	for key, value := range secret.Data {
 		if slices.ContainsFunc(values, func(v []byte) bool { return bytes.Equal(v, value) }) {
-			t.Errorf("proxies get %s of the Secret itself", key)
+			t.Errorf("proxies receive %s of the Secret instead of derived secrets", key)
 		}
 	}
 	stop()
@@ -344,7 +344,7 @@ func (l *line) dial(ctx context.Context, network, address string) (net.Conn, err
 	defer l.mu.Unlock()
 	if err == nil && l.isCut {
 		conn.Close()
-		return nil, errors.New("the line is cut")
+		return nil, errors.New("connection interrupted by the test")
 	}
 	l.conns = append(l.conns, conn)
 	return conn, err
@@ -431,7 +431,7 @@ func hungWatches(t *testing.T, e *environment) {
 			p := e.proxy(t, at, e.token(t, account, infrastructure.Audience, e.pod(t, account, fmt.Sprintf("proxy-%d", i))))
 			p.receives(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 1+i)))
 			if proxy.Drop() == 0 {
-				t.Fatal("there is no connection to freeze")
+				t.Fatal("no connection to interrupt")
 			}
 			must(t, e.client.Update(t.Context(), slice("web", fmt.Sprintf("198.18.0.%d", 2+i))))
 			p.receives(t, leadsTo("web", fmt.Sprintf("198.18.0.%d", 2+i)))
@@ -461,12 +461,12 @@ func refusals(t *testing.T, e *environment) {
 				return nil
 			}
 		}
-		return fmt.Errorf("no event reports it among %d", len(list.Items))
+		return fmt.Errorf("none of %d events reports the rejection", len(list.Items))
 	})
 	families, err := metrics.Registry.Gather()
 	must(t, err)
 	if !slices.ContainsFunc(families, func(f *dto.MetricFamily) bool { return f.GetName() == "millrace_gateway_rejecting_proxies" }) {
-		t.Error("there is no metric of refusals")
+		t.Error("the metric of rejecting proxies is missing")
 	}
 	noWritesAtRest(t, e)
 	p.refuses.Store(nil)
@@ -478,7 +478,7 @@ func refusals(t *testing.T, e *environment) {
 			return err
 		}
 		if text := deployment.Annotations["millrace.io/rejected-resources"]; text != "" {
-			return fmt.Errorf("the Deployment still has %s", text)
+			return fmt.Errorf("the Deployment still has the annotation %s", text)
 		}
 		return nil
 	})
@@ -501,7 +501,7 @@ func objectsOfOthers(t *testing.T, e *environment) {
 	found := &corev1.ConfigMap{}
 	must(t, e.client.Get(t.Context(), shared, found))
 	if len(found.Data) != 1 || found.Data["a"] != "b" {
-		t.Errorf("somebody else's ConfigMap was written: %v", found.Data)
+		t.Errorf("a foreign ConfigMap was overwritten: %v", found.Data)
 	}
 	must(t, e.client.Delete(t.Context(), taken))
 	eventually(t, func(ctx context.Context) error {
@@ -509,7 +509,7 @@ func objectsOfOthers(t *testing.T, e *environment) {
 			return err
 		}
 		if found.Data[infrastructure.CAKey] == "" {
-			return fmt.Errorf("the ConfigMap has no CA: %v", found.Data)
+			return fmt.Errorf("the CA is missing in the ConfigMap: %v", found.Data)
 		}
 		return nil
 	})

@@ -89,10 +89,10 @@ func (e *environment) run(t *testing.T, change func(*controller.Config)) (addres
 		select {
 		case err := <-done:
 			if err != nil {
-				t.Errorf("the controller ended with %v:\n%s", err, logs)
+				t.Errorf("the controller exited with %v:\n%s", err, logs)
 			}
 		case <-time.After(waitTimeout):
-			t.Errorf("the controller does not end:\n%s", logs)
+			t.Errorf("the controller does not exit:\n%s", logs)
 		}
 		for line := range strings.Lines(logs.String()) {
 			// In namespaces without permission the log contains the command.
@@ -260,7 +260,7 @@ func (e *environment) follow(t *testing.T, follower *distribution.Client) {
 func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configuration {
 	t.Helper()
 	deadline := time.After(waitTimeout)
-	last := errors.New("nothing came")
+	last := errors.New("no update received")
 	for {
 		select {
 		case update := <-p.updates:
@@ -269,7 +269,7 @@ func (p *proxy) receives(t *testing.T, wanted func(configuration) error) configu
 				return p.has
 			}
 		case <-deadline:
-			t.Fatalf("after %s: %v; the client output:\n%s", waitTimeout, last, p.logs)
+			t.Fatalf("timeout after %s: %v; log of the client:\n%s", waitTimeout, last, p.logs)
 		}
 	}
 }

@@ -82,15 +82,15 @@ func TestFlood(t *testing.T) {
 	<-done
 	took := time.Since(began)
 	used := program.cpu(t) - cpu
-	t.Logf("the tenant applied %d changes in %s (%.0f a second), %d failed", f.made.Load(), took.Round(time.Millisecond),
+	t.Logf("the tenant applied %d changes within %s (%.0f/s), %d failed", f.made.Load(), took.Round(time.Millisecond),
 		float64(f.made.Load())/took.Seconds(), f.failed.Load())
-	t.Logf("the controller used %.2f processors and has %d MiB", used.Seconds()/took.Seconds(), program.memory(t)>>20)
+	t.Logf("the controller used %.2f CPUs and %d MiB", used.Seconds()/took.Seconds(), program.memory(t)>>20)
 	for resource, count := range e.statusWrites(t) {
-		t.Logf("writes of statuses of %s: %d (%.0f a second)", resource, count-wrote[resource], float64(count-wrote[resource])/took.Seconds())
+		t.Logf("status writes of %s: %d (%.0f/s)", resource, count-wrote[resource], float64(count-wrote[resource])/took.Seconds())
 	}
 	t.Logf("other writes: %v", e.otherWrites(t))
 	if worst.proxy > longestToProxy || worst.status > longestToStatus || worst.event > longestToEvent {
-		t.Errorf("a change of another tenant took %s to the proxy, %s to the status, %s to the event; at most %s, %s, %s",
+		t.Errorf("a change of another tenant reached the proxy after %s, the status after %s, the event after %s; limits %s, %s, %s",
 			worst.proxy, worst.status, worst.event, longestToProxy, longestToStatus, longestToEvent)
 	}
 	v.measure(t, "after", 3)
@@ -145,7 +145,7 @@ func (e *environment) runProgram(t *testing.T, arguments ...string) (address str
 	t.Cleanup(func() {
 		_ = command.Process.Signal(syscall.SIGTERM)
 		if err := command.Wait(); err != nil || t.Failed() {
-			t.Logf("the controller ended with %v, and output:\n%s", err, logs)
+			t.Logf("the controller exited with %v, log:\n%s", err, logs)
 		}
 	})
 	return address, &program{pid: command.Process.Pid}
@@ -209,7 +209,7 @@ func (b *bystander) measure(t *testing.T, when string, times int) (most waited) 
 	}
 	for i, name := range []string{"proxy", "status", "event"} {
 		slices.Sort(all[i])
-		t.Logf("%s: a change is in the %s after %s, at most %s", when, name,
+		t.Logf("%s: median time of a change to %s: %s, maximum %s", when, name,
 			all[i][len(all[i])/2].Round(time.Millisecond), all[i][len(all[i])-1].Round(time.Millisecond))
 	}
 	return waited{all[0][times-1], all[1][times-1], all[2][times-1]}

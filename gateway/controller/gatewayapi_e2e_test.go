@@ -72,7 +72,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	e.assign(t, own, "203.0.113.20")
 	e.programmed(t, gateway, "Pending")
 	if at := gateway.Status.Addresses; len(at) != 1 || at[0].Value != "203.0.113.20" {
-		t.Errorf("the Gateway has the addresses %+v", at)
+		t.Errorf("Gateway addresses = %+v", at)
 	}
 	eventually(t, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, client.ObjectKeyFromObject(route), route); err != nil {
@@ -90,7 +90,7 @@ func laterGatewayAPI(t *testing.T, e *environment) {
 	remove()
 	eventually(t, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, own, &appsv1.Deployment{}); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the proxies of the Gateway are still there: %w", err)
+			return fmt.Errorf("the proxies of the Gateway were not deleted: %w", err)
 		}
 		return nil
 	})
@@ -129,11 +129,11 @@ func tokensOfGateways(t *testing.T, e *environment) {
 	pod := e.pod(t, edge, "edge-1")
 	has := e.proxy(t, address, e.token(t, edge, infrastructure.Audience, pod)).receives(t, leadsTo("web", "198.18.0.1"))
 	if err := leadsTo("own", "198.18.0.1")(has); err == nil {
-		t.Error("the proxy of a Gateway got what belongs to another one")
+		t.Error("the proxy of a Gateway received resources of another Gateway")
 	}
 	has = e.proxy(t, address, e.token(t, inner, infrastructure.Audience, e.pod(t, inner, "inner-1"))).receives(t, leadsTo("own", "198.18.0.1"))
 	if err := leadsTo("web", "198.18.0.1")(has); err == nil {
-		t.Error("the proxy of the other Gateway got what belongs to the first one")
+		t.Error("the proxy of the other Gateway received resources of the first")
 	}
 
 	disguised := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "disguised", Labels: pod.Labels}}
@@ -152,7 +152,7 @@ func (e *environment) programmed(t *testing.T, gateway *gatewayv1.Gateway, reaso
 		}
 		got := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed))
 		if got == nil || got.Reason != reason {
-			return fmt.Errorf("the Gateway has the condition %+v, want the reason %s", got, reason)
+			return fmt.Errorf("condition of the Gateway = %+v, want reason %s", got, reason)
 		}
 		return nil
 	})
@@ -194,9 +194,9 @@ func conflictingStatuses(t *testing.T, e *environment) {
 		// Includes a conflict because of a stale cache, and the write after the pass that detects the
 		// conflict.
 		if writes := after[resource] - before[resource]; writes < 2 || writes > 8 {
-			t.Errorf("%d writes of statuses of %s in %d s", writes, resource, seconds)
+			t.Errorf("%d status writes of %s within %d s", writes, resource, seconds)
 		} else {
-			t.Logf("%d writes of statuses of %s in %d s", writes, resource, seconds)
+			t.Logf("%d status writes of %s within %d s", writes, resource, seconds)
 		}
 	}
 	for object := range overwrites {
@@ -211,7 +211,7 @@ func conflictingStatuses(t *testing.T, e *environment) {
 			return err
 		}
 		if !meta.IsStatusConditionTrue(gateway.Status.Conditions, model.ConditionStatusConflicted) {
-			return fmt.Errorf("conditions are %+v", gateway.Status.Conditions)
+			return fmt.Errorf("conditions = %+v", gateway.Status.Conditions)
 		}
 		return nil
 	})
@@ -282,9 +282,9 @@ func twoInstallations(t *testing.T, e *environment) {
 		return nil
 	})
 	if writes := previous - before; writes > 12 {
-		t.Errorf("%d writes of a Deployment in %s", writes, time.Since(began))
+		t.Errorf("%d writes of a Deployment within %s", writes, time.Since(began))
 	} else {
-		t.Logf("%d writes of the Deployment in %s", writes, time.Since(began).Round(time.Second))
+		t.Logf("%d writes of the Deployment within %s", writes, time.Since(began).Round(time.Second))
 	}
 }
 
@@ -292,7 +292,7 @@ func (e *environment) contested(t *testing.T, kind string) {
 	t.Helper()
 	eventually(t, func(context.Context) error {
 		if got := gauge(t, "millrace_gateway_conflicting_objects", kind); got != 1 {
-			return fmt.Errorf("the metric has %v contested objects of kind %s, want 1", got, kind)
+			return fmt.Errorf("the metric counts %v conflicting objects of kind %s, want 1", got, kind)
 		}
 		return nil
 	})

@@ -91,7 +91,7 @@ func TestGuards(t *testing.T) {
 		eventually(t, func(ctx context.Context) error {
 			got, err := raw(ctx, test.port, test.host+".example.com", test.target)
 			if err == nil && got != test.want {
-				err = fmt.Errorf("%s of %s is answered with %q, want %q", test.target, test.host, got, test.want)
+				err = fmt.Errorf("response of %s for host %s = %q, want %q", test.target, test.host, got, test.want)
 			}
 			return err
 		})
@@ -115,7 +115,7 @@ func TestGuards(t *testing.T) {
 	})
 	e.proxy(t, address, token).receives(t, func(has configuration) error {
 		if has["group/odd.example.com"] == nil {
-			return fmt.Errorf("no rules of the host in %d resources", len(has))
+			return fmt.Errorf("no routing rules for the host in %d resources", len(has))
 		}
 		return nil
 	})

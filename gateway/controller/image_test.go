@@ -29,7 +29,7 @@ func TestProxyImage(t *testing.T) {
 		config := Config{Namespace: "millrace-system", PodName: test.pod}
 		err := config.imageOfPod(t.Context(), reader)
 		if secrets := config.ProxyPullSecrets; test.image != "" && (len(secrets) != 1 || secrets[0].Name != "of-"+test.pod) {
-			t.Errorf("pod %s: proxies are pulled by %v", test.pod, secrets)
+			t.Errorf("pod %s: pull secrets of proxies = %v", test.pod, secrets)
 		}
 		if image := config.ProxyImage; image != test.image || (err == nil) != (test.failure == "") || err != nil && !strings.Contains(err.Error(), test.failure) {
 			t.Errorf("pod %s: image %q, error %v", test.pod, image, err)

@@ -92,7 +92,7 @@ func (e *environment) leads(t *testing.T, port string, want ...string) {
 			got = append(got, text)
 		}
 		if strings.Join(got, " ") != strings.Join(want, " ") || found.Spec.ServiceName != edge.Name {
-			return fmt.Errorf("port %s of %s leads to %q, want %q", port, found.Spec.ServiceName, got, want)
+			return fmt.Errorf("port %s of %s has backends %q, want %q", port, found.Spec.ServiceName, got, want)
 		}
 		return nil
 	})
@@ -137,11 +137,11 @@ func layer4(t *testing.T, e *environment) {
 		}
 	}
 	if err := e.client.Get(t.Context(), edge, &appsv1.Deployment{}); !apierrors.IsNotFound(err) {
-		t.Errorf("a Gateway without listeners of layer 7 has proxies: %v", err)
+		t.Errorf("a Gateway with layer 4 listeners only has proxies: %v", err)
 	}
 	must(t, e.client.Get(t.Context(), client.ObjectKeyFromObject(class), class))
 	if !meta.IsStatusConditionTrue(class.Status.Conditions, "SupportedVersion") || len(class.Status.SupportedFeatures) == 0 {
-		t.Errorf("the class has the status %+v", class.Status)
+		t.Errorf("status of the GatewayClass = %+v", class.Status)
 	}
 	noWritesAtRest(t, e)
 
@@ -168,7 +168,7 @@ func layer4(t *testing.T, e *environment) {
 	uid := service.UID
 	for _, port := range service.Spec.Ports {
 		if port.Port != 80 && port.TargetPort.Type != intstr.String {
-			t.Errorf("port %d of the Service leads to port %s of the proxies", port.Port, port.TargetPort.String())
+			t.Errorf("target of Service port %d = %s, want a named proxy port", port.Port, port.TargetPort.String())
 		}
 	}
 	before = client.MergeFrom(gateway.DeepCopy())
@@ -180,7 +180,7 @@ func layer4(t *testing.T, e *environment) {
 	e.gone(t, &millracev1beta1.VIPRoute{}, types.NamespacedName{Namespace: namespace, Name: edge.Name + "-udp-53"})
 	e.await(t, service, edge)
 	if service.UID != uid || len(service.Spec.Ports) != 1 {
-		t.Errorf("the Service is another one, or has the ports %+v", service.Spec.Ports)
+		t.Errorf("the Service was recreated, or has the ports %+v", service.Spec.Ports)
 	}
 	noWritesAtRest(t, e)
 
@@ -192,7 +192,7 @@ func layer4(t *testing.T, e *environment) {
 	noWritesAtRest(t, e)
 	e.await(t, service, edge)
 	if service.UID != uid || len(gateway.Status.Addresses) != 1 {
-		t.Errorf("the Service is another one, or the Gateway is at %v", gateway.Status.Addresses)
+		t.Errorf("the Service was recreated, or the Gateway addresses are %v", gateway.Status.Addresses)
 	}
 
 	before = client.MergeFrom(gateway.DeepCopy())
@@ -231,7 +231,7 @@ func (e *environment) proxied(t *testing.T, port string, want ...string) {
 			}
 		}
 		if slices.Sort(got); !slices.Equal(got, want) {
-			return fmt.Errorf("port %s has the endpoints %v, want %v", port, got, want)
+			return fmt.Errorf("port %s: endpoints = %v, want %v", port, got, want)
 		}
 		return nil
 	})
@@ -241,7 +241,7 @@ func (e *environment) gone(t *testing.T, object client.Object, name types.Namesp
 	t.Helper()
 	eventually(t, func(ctx context.Context) error {
 		if err := e.client.Get(ctx, name, object); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("%T %s is still there: %w", object, name, err)
+			return fmt.Errorf("%T %s was not deleted: %w", object, name, err)
 		}
 		return nil
 	})

@@ -95,7 +95,7 @@ func TestIngressNginx(t *testing.T) {
 	t.Run("a preflight", func(t *testing.T) {
 		got := test(t, testRequest{url: "http://cors.example.com/", method: http.MethodOptions, header: "Origin: https://a.example.com", more: "Access-Control-Request-Method: PUT"})
 		if got.Header.Get("Access-Control-Allow-Origin") != "https://a.example.com" || !strings.Contains(got.Header.Get("Access-Control-Allow-Methods"), "PUT") {
-			t.Errorf("the preflight is answered with %v", got.Header)
+			t.Errorf("header of the preflight response = %v", got.Header)
 		}
 	})
 	t.Run("a session", e.keepsSession)
@@ -258,7 +258,7 @@ func (e *environment) hears(t *testing.T, of testRequest, want string) {
 			}
 		}
 		if got != want {
-			return fmt.Errorf("%+v is answered with %q, want %q", of, got, want)
+			return fmt.Errorf("response to %+v = %q, want %q", of, got, want)
 		}
 		return nil
 	})
@@ -273,13 +273,13 @@ func (e *environment) keepsSession(t *testing.T) {
 			return err
 		}
 		if cookies = response.Cookies(); len(cookies) != 1 || cookies[0].Name != "INGRESSCOOKIE" || cookies[0].MaxAge == 0 {
-			return fmt.Errorf("%s with the cookies %v", response.Status, cookies)
+			return fmt.Errorf("%s with cookies %v", response.Status, cookies)
 		}
 		return nil
 	})
 	again := test(t, testRequest{url: "http://session.example.com/", header: "Cookie: " + cookies[0].Name + "=" + cookies[0].Value})
 	if again.StatusCode != http.StatusOK || len(again.Cookies()) > 0 {
-		t.Errorf("with its cookie the client gets %s and %v", again.Status, again.Cookies())
+		t.Errorf("with its cookie the client receives %s and cookies %v", again.Status, again.Cookies())
 	}
 }
 

@@ -23,7 +23,7 @@ func TestStripUsers(t *testing.T) {
 	want := map[string][]byte{"auth": []byte("a:b"), "joe": []byte("{SHA}x\n"), "token": nil, "short": nil, "empty": nil}
 	got, is := stripped.(*corev1.Secret)
 	if !is || got.Annotations != nil {
-		t.Fatalf("it is %+v", stripped)
+		t.Fatalf("stripped ConfigMap = %+v", stripped)
 	}
 	if diff := cmp.Diff(want, got.Data); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -82,7 +82,7 @@ func (p *olderProxy) read(of *resource.Resource) (*resource.Resource, error) {
 	}
 	read, is := proto.Clone(of).(*resource.Resource)
 	if !is {
-		return nil, errors.New("a clone of another type")
+		return nil, errors.New("DeepCopyObject returned another type")
 	}
 	for _, rule := range read.GetRouteGroup().GetRules() {
 		for i, filter := range rule.GetFilters() {
@@ -169,7 +169,7 @@ func (e *environment) answers(t *testing.T, port uint16, name string, status int
 		defer answer.Body.Close()
 		_, _ = io.Copy(io.Discard, answer.Body)
 		if to := answer.Header.Get("Location"); answer.StatusCode != status || !strings.HasPrefix(to, place) {
-			return fmt.Errorf("%s at port %d is answered with %s to %q, want %d to %q", name, port, answer.Status, to, status, place)
+			return fmt.Errorf("response from %s port %d = %s to %q, want %d to %q", name, port, answer.Status, to, status, place)
 		}
 		return nil
 	})
@@ -184,17 +184,17 @@ func (e *environment) refusesAt(t *testing.T, gateway *gatewayv1.Gateway, count 
 		got := meta.FindStatusCondition(gateway.Status.Conditions, model.ConditionResourcesRejected)
 		switch {
 		case count == 0 && got != nil, count > 0 && (got == nil || !strings.Contains(got.Message, why)):
-			return fmt.Errorf("the Gateway has the condition %+v, want %d and %q", got, count, why)
+			return fmt.Errorf("condition of the Gateway = %+v, want %d rejecting proxies and %q", got, count, why)
 		}
 		if metric := refusingProxies(t, "Gateway/"+namespace+"/"+gateway.Name); metric != float64(count) {
-			return fmt.Errorf("the metric counts %v proxies that refuse, want %d", metric, count)
+			return fmt.Errorf("the metric counts %v rejecting proxies, want %d", metric, count)
 		}
 		deployment := &appsv1.Deployment{}
 		if err := e.client.Get(ctx, edge, deployment); err != nil {
 			return err
 		}
 		if text := deployment.Annotations["millrace.io/rejected-resources"]; (text != "") != (count > 0) {
-			return fmt.Errorf("the Deployment has %q", text)
+			return fmt.Errorf("rejected resources of the Deployment = %q", text)
 		}
 		return nil
 	})
@@ -266,7 +266,7 @@ func noRoom(t *testing.T, e *environment) {
 	// Creation timestamps have whole seconds.
 	eventually(t, func(context.Context) error {
 		if !time.Now().Truncate(time.Second).After(oldest.CreationTimestamp.Time) {
-			return errors.New("the others would be as old")
+			return errors.New("the other routes would have the same age")
 		}
 		return nil
 	})
@@ -286,7 +286,7 @@ func noRoom(t *testing.T, e *environment) {
 				return err
 			}
 			if got := oldest.Status.Parents[0].Conditions[0].ObservedGeneration; got != oldest.Generation {
-				return fmt.Errorf("the status is of generation %d, want %d", got, oldest.Generation)
+				return fmt.Errorf("observed generation = %d, want %d", got, oldest.Generation)
 			}
 			return nil
 		})
@@ -294,7 +294,7 @@ func noRoom(t *testing.T, e *environment) {
 	noWritesAtRest(t, e)
 	must(t, e.refusedRoutes(t.Context(), others))
 	if writes := e.statusWrites(t)["httproutes"] - before; writes != changes {
-		t.Errorf("%d writes of statuses of routes for %d changes of one", writes, changes)
+		t.Errorf("%d status writes of routes for %d changes of one route", writes, changes)
 	}
 }
 
@@ -311,7 +311,7 @@ func (e *environment) refusedRoutes(ctx context.Context, want int) error {
 		}
 	}
 	if found != want {
-		return fmt.Errorf("%d routes do not fit, want %d", found, want)
+		return fmt.Errorf("%d routes are over capacity, want %d", found, want)
 	}
 	return nil
 }

@@ -85,13 +85,13 @@ func permittedNamespaces(t *testing.T, e *environment) {
 	e.programmed(t, gateway, string(gatewayv1.GatewayReasonPending))
 	message := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionProgrammed)).Message
 	if want := model.GrantCommand(model.RoleProxies, namespace); !strings.Contains(message, want) {
-		t.Errorf("the Gateway has the message %q, want %q", message, want)
+		t.Errorf("message of the Gateway = %q, want %q", message, want)
 	}
 
 	e.grant(t, model.RoleSecrets)
 	proxy.receives(t, func(has configuration) error {
 		if has["certificate/shop/tls"] == nil {
-			return errors.New("the proxy has no certificate")
+			return errors.New("the proxy has not received the certificate")
 		}
 		return nil
 	})

@@ -154,7 +154,7 @@ func (e *environment) isOlder(t *testing.T, name string) {
 	must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
 	eventually(t, func(context.Context) error {
 		if !time.Now().Truncate(time.Second).After(ingress.CreationTimestamp.Time) {
-			return errors.New("new objects would be as old")
+			return errors.New("new objects would have the same age")
 		}
 		return nil
 	})
@@ -167,6 +167,6 @@ func refusesTLS(t *testing.T, host string) {
 	defer connection.Close()
 	client := tls.Client(connection, &tls.Config{ServerName: host, InsecureSkipVerify: true})
 	if err := client.HandshakeContext(t.Context()); err == nil {
-		t.Errorf("%s has the certificate of %v", host, client.ConnectionState().PeerCertificates[0].DNSNames)
+		t.Errorf("%s is served with a certificate for %v", host, client.ConnectionState().PeerCertificates[0].DNSNames)
 	}
 }

@@ -70,7 +70,7 @@ func TestStoreRecoversFromTruncation(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version, got := kept(t, path); version != update.Version || !maps.Equal(got, want) {
-				t.Fatalf("version %s holds %v, want %s with %v", version, got, update.Version, want)
+				t.Fatalf("version %s contains %v, want %s with %v", version, got, update.Version, want)
 			}
 			added := size(t, path) - length
 			if step == 0 || store.changes == 0 {
@@ -86,7 +86,7 @@ func TestStoreRecoversFromTruncation(t *testing.T) {
 				t.Fatal(err)
 			}
 			if version, got := kept(t, torn); version != fmt.Sprint(step-1) || !maps.Equal(got, before) {
-				t.Fatalf("torn: version %s holds %v, want %d with %v", version, got, step-1, before)
+				t.Fatalf("truncated file: version %s contains %v, want %d with %v", version, got, step-1, before)
 			}
 		}
 	})
@@ -121,7 +121,7 @@ func TestStoreRefusesDamage(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := store.Load(func(*discovery.DeltaDiscoveryResponse) error { return nil }); err == nil {
-			t.Errorf("a file with another byte %d is read", at)
+			t.Errorf("no error for a file with byte %d changed", at)
 		}
 	}
 }
@@ -137,13 +137,13 @@ func TestStoreWritesAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := store.Save(Update{Version: "2"}, all); err == nil {
-		t.Fatal("a write to a closed file succeeds")
+		t.Fatal("no error for a write to a closed file")
 	}
 	all["b"] = received{"3", authority("b", nil)}
 	if err := store.Save(Update{Version: "3"}, all); err != nil {
 		t.Fatal(err)
 	}
 	if version, got := kept(t, path); version != "3" || len(got) != 2 {
-		t.Errorf("version %s holds %v", version, got)
+		t.Errorf("version %s contains %v", version, got)
 	}
 }

@@ -12,7 +12,7 @@ func TestVersion(t *testing.T) {
 		"1234-ab01": 1234, "0-ab": 0, "": 0, "17": 0, "-ab": 0, "x-ab": 0, "18446744073709551616-ab": 0,
 	} {
 		if got := Order(version); got != want {
-			t.Errorf("the order of %q is %d; want %d", version, got, want)
+			t.Errorf("Order(%q) = %d; want %d", version, got, want)
 		}
 	}
 }

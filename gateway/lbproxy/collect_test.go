@@ -39,7 +39,7 @@ func TestTuneCollector(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(20 * time.Second); !met(percentage()); runtime.GC() {
 			if time.Now().After(deadline) {
-				t.Fatalf("%s: the percentage remains %d", what, percentage())
+				t.Fatalf("%s: the GC percentage is still %d", what, percentage())
 			}
 		}
 	}
@@ -51,6 +51,6 @@ func TestTuneCollector(t *testing.T) {
 	await("a small heap again", func(now int) bool { return now > 400 })
 	stop()
 	if now := percentage(); now != 100 {
-		t.Errorf("the percentage remains %d", now)
+		t.Errorf("the GC percentage is still %d, want 100", now)
 	}
 }

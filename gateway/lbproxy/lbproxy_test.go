@@ -187,7 +187,7 @@ func (w *world) runAt(t *testing.T, address, store string) *running {
 		case err := <-r.ended:
 			must(t, err)
 		case <-time.After(waitTimeout):
-			t.Error("the proxy does not end")
+			t.Error("the proxy does not exit")
 		}
 	})
 	return r
@@ -227,7 +227,7 @@ func (r *running) ready(t *testing.T, want int) {
 	t.Helper()
 	eventually(t, func() error {
 		if status, _, body, err := getURL("https://"+r.admin+"/readyz", &tls.Config{InsecureSkipVerify: true}); err != nil || status != want {
-			return fmt.Errorf("/readyz answers %d %q, %w", status, body, err)
+			return fmt.Errorf("/readyz returns %d %q, %w", status, body, err)
 		}
 		return nil
 	})
@@ -238,7 +238,7 @@ func (w *world) serves(t *testing.T, marker string) {
 	eventually(t, func() error {
 		status, got, body, err := get(fmt.Sprintf("127.0.0.1:%d/x", w.port))
 		if err != nil || status != http.StatusOK || got != marker || body != "backend 127.0.0.1" {
-			return fmt.Errorf("%d with marker %q and body %q, %w; want marker %q", status, got, body, err, marker)
+			return fmt.Errorf("status %d, marker %q, body %q, %w; want marker %q", status, got, body, err, marker)
 		}
 		return nil
 	})
@@ -314,7 +314,7 @@ func TestBadResource(t *testing.T) {
 			proxy := connected[0]
 			got := slices.DeleteFunc(slices.Sorted(maps.Keys(bad)), func(name string) bool { return !strings.Contains(proxy.Refusal, name) })
 			if !slices.Equal(got, want) || proxy.Acknowledged != proxy.Sent {
-				return fmt.Errorf("refused are %q of %s, want %q; served is %s", proxy.Refusal, proxy.Sent, want, proxy.Acknowledged)
+				return fmt.Errorf("rejected %q of version %s, want %q; acknowledged version %s", proxy.Refusal, proxy.Sent, want, proxy.Acknowledged)
 			}
 			return nil
 		})
@@ -348,7 +348,7 @@ func TestHungStream(t *testing.T) {
 	w.run(t)
 	w.serves(t, "one")
 	if proxy.Drop() == 0 {
-		t.Fatal("there is no connection to freeze")
+		t.Fatal("no connection to interrupt")
 	}
 	began := time.Now()
 	w.set(t, "two")
@@ -358,7 +358,7 @@ func TestHungStream(t *testing.T) {
 			t.Fatal(err)
 		}
 		if time.Since(began) > 36*time.Second {
-			t.Fatalf("after %s the proxy serves what it had; want 30 s and a second to connect", time.Since(began))
+			t.Fatalf("the proxy serves its stored configuration after %s; want 30 s plus one to connect", time.Since(began))
 		}
 	}
 }
@@ -375,7 +375,7 @@ func TestUntrustedController(t *testing.T) {
 	r := w.run(t)
 	eventually(t, func() error {
 		if text := r.logs.String(); !strings.Contains(text, "certificate signed by unknown authority") {
-			return fmt.Errorf("the proxy does not report why it does not follow: %s", text)
+			return fmt.Errorf("the log does not explain the failed connection: %s", text)
 		}
 		return nil
 	})

@@ -43,14 +43,14 @@ func TestBoundMemory(t *testing.T) {
 	settings := proxy.Defaults()
 	limitMemory(0, &settings)
 	if debug.SetMemoryLimit(-1) != before || settings.MaxBytes != proxy.Defaults().MaxBytes {
-		t.Error("something is bound without a limit")
+		t.Error("limits were changed although no memory limit is set")
 	}
 	t.Setenv("GOMEMLIMIT", "")
 	limitMemory(1<<30, &settings)
 	if now := debug.SetMemoryLimit(-1); now >= 1<<30 || now < 800<<20 {
-		t.Errorf("the collector stays below %d", now)
+		t.Errorf("GC memory limit = %d", now)
 	}
 	if settings.MaxBytes >= 1<<30 || settings.MaxClientBytes >= settings.MaxBytes/2 || settings.MaxClientBytes == 0 {
-		t.Errorf("clients may cost %d, one of them %d", settings.MaxBytes, settings.MaxClientBytes)
+		t.Errorf("limit of all clients %d, of one client %d", settings.MaxBytes, settings.MaxClientBytes)
 	}
 }

@@ -149,7 +149,7 @@ func TestSessionsThroughRollout(t *testing.T) {
 	close(over)
 	<-ended
 	if moved.Load() > 0 || failed.Load() > 0 {
-		t.Errorf("in %d rounds of %d sessions %d requests moved and %d failed; want none",
+		t.Errorf("in %d rounds of %d sessions, %d requests changed their backend and %d failed; want none",
 			rounds.Load(), len(sessions), moved.Load(), failed.Load())
 	}
 	t.Logf("%d rounds of %d sessions", rounds.Load(), len(sessions))

@@ -85,7 +85,7 @@ func traced(t *testing.T, tracing Tracing, trustedHops uint32, parent string) (s
 	}
 	response, err := http.DefaultClient.Do(request)
 	if err != nil || response.StatusCode != http.StatusOK {
-		t.Fatalf("answered %+v, %v", response, err)
+		t.Fatalf("response %+v, error %v", response, err)
 	}
 	_ = response.Body.Close()
 	// The span ends before Shutdown returns.
@@ -145,7 +145,7 @@ func TestTracing(t *testing.T) {
 			spans, received := traced(t, test.tracing, test.trusted, test.parent)
 			prefix, suffix, _ := strings.Cut(test.received, "*")
 			if len(spans) != test.spans || !strings.HasPrefix(received, prefix) || !strings.HasSuffix(received, suffix) {
-				t.Fatalf("%d spans, the backend got %q; want %d and %q", len(spans), received, test.spans, test.received)
+				t.Fatalf("%d spans, the backend received %q; want %d and %q", len(spans), received, test.spans, test.received)
 			}
 			if test.spans == 2 {
 				checkSpans(t, spans, received, test.parent)
@@ -162,16 +162,16 @@ func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 	}
 	server, client := byKind[tracev1.Span_SPAN_KIND_SERVER], byKind[tracev1.Span_SPAN_KIND_CLIENT]
 	if server == nil || client == nil {
-		t.Fatalf("spans %v", spans)
+		t.Fatalf("spans = %v, want a server and a client span", spans)
 	}
 	if want := fmt.Sprintf("00-%x-%x-01", client.GetTraceId(), client.GetSpanId()); received != want {
-		t.Errorf("the backend got %q; want the client's span, %q", received, want)
+		t.Errorf("the backend received %q; want the client span %q", received, want)
 	}
 	if fmt.Sprintf("%x", client.GetParentSpanId()) != fmt.Sprintf("%x", server.GetSpanId()) {
-		t.Error("the span of what was sent is not below that of the request")
+		t.Error("the client span is not a child of the server span")
 	}
 	if parent != "" && fmt.Sprintf("%x %x", server.GetTraceId(), server.GetParentSpanId()) != traceID+" "+spanID {
-		t.Errorf("the request's span is of trace %x, below %x", server.GetTraceId(), server.GetParentSpanId())
+		t.Errorf("server span: trace %x, parent %x", server.GetTraceId(), server.GetParentSpanId())
 	}
 	attributes := map[string]string{"name": server.GetName()}
 	for _, attribute := range server.GetAttributes() {
@@ -186,7 +186,7 @@ func checkSpans(t *testing.T, spans []*tracev1.Span, received, parent string) {
 		}
 	}
 	if strings.Contains(fmt.Sprint(spans), "secret") {
-		t.Error("the query is in a span")
+		t.Error("a span contains the query")
 	}
 }
 
@@ -211,7 +211,7 @@ func TestTracingSettings(t *testing.T) {
 		{Ratio: -1}, {Ratio: 1.1}, {Endpoint: "collector:4317"}, {Endpoint: "http://collector"}, {Endpoint: "unix:///x"},
 	} {
 		if _, _, err := wrong.start(t.Context(), slog.New(slog.DiscardHandler)); wrong.Validate() == nil && err == nil {
-			t.Errorf("%+v is taken", wrong)
+			t.Errorf("no error for %+v", wrong)
 		}
 	}
 }

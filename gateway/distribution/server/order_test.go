@@ -42,7 +42,7 @@ func TestOlderVersionIsNotSent(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := response.GetSystemVersionInfo(); distribution.Order(got) != 1001 {
-		t.Errorf("the first version is %s; want one of order 1001", got)
+		t.Errorf("first version = %s; want order 1001", got)
 	}
 }
 
@@ -60,7 +60,7 @@ func TestSameKeepsItsName(t *testing.T) {
 	known := map[string]string{"a": first.GetResources()[0].GetVersion()}
 	response, err := raw(t, c, "of blue", request(known), having(t, "1000-"+digest)).Recv()
 	if err != nil || response.GetSystemVersionInfo() != "1000-"+digest || len(response.GetResources()) > 0 {
-		t.Errorf("sent %v: %v; want only the name", response, err)
+		t.Errorf("sent %v: %v; want only the version", response, err)
 	}
 }
 
@@ -78,13 +78,13 @@ func TestVersionsDependOnContent(t *testing.T) {
 	}
 	_, first := name(one)
 	if _, other := name(two); first == other {
-		t.Errorf("both contents have the digest %s", first)
+		t.Errorf("different contents have the same digest %s", first)
 	}
 	two.Advance(9)
 	two.Set("blue", certificates(map[string]string{"a": "1", "b": "1"}))
 	two.Update("blue", certificates(map[string]string{"b": "2"}))
 	if order, digest := name(two); digest != first || order != "9" {
-		t.Errorf("the version is %s-%s; want 9-%s", order, digest, first)
+		t.Errorf("version = %s-%s; want 9-%s", order, digest, first)
 	}
 }
 
@@ -100,7 +100,7 @@ func TestSuspended(t *testing.T) {
 	p.next(t)
 	one.Suspend(true)
 	if _, err := raw(t, one, "of blue", request(nil)).Recv(); status.Code(err) != codes.Unavailable {
-		t.Errorf("a suspended controller answers %v", err)
+		t.Errorf("suspended controller: error %v, want Unavailable", err)
 	}
 	one.Advance(1)
 	one.Set("blue", certificates(map[string]string{"a": "stale"}))

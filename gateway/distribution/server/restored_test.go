@@ -68,12 +68,12 @@ func TestRestored(t *testing.T) {
 			select {
 			case response := <-stream.responses:
 				if !wanted {
-					t.Fatalf("%s: version %s was sent", when, response.GetSystemVersionInfo())
+					t.Fatalf("%s: version %s was sent, want none", when, response.GetSystemVersionInfo())
 				}
 				return response
 			default:
 				if wanted {
-					t.Fatalf("%s: nothing was sent", when)
+					t.Fatalf("%s: no version was sent", when)
 				}
 				return nil
 			}
@@ -89,7 +89,7 @@ func TestRestored(t *testing.T) {
 		time.Sleep(time.Second)
 		response := await("after a minute", true)
 		if got := response.GetSystemVersionInfo(); distribution.Order(got) != 901 || len(response.GetResources()) != 1 {
-			t.Errorf("after a minute: version %s, %d resources; want one of order 901", got, len(response.GetResources()))
+			t.Errorf("after one minute: version %s, %d resources; want order 901", got, len(response.GetResources()))
 		}
 		stream.requests <- &discovery.DeltaDiscoveryRequest{TypeUrl: distribution.TypeURL, ResponseNonce: response.GetNonce()}
 		synctest.Wait()

@@ -56,7 +56,7 @@ type controller struct {
 func authenticate(_ context.Context, token string) (Identity, error) {
 	owner, pod, found := cut(token)
 	if !found {
-		return Identity{}, errors.New("unknown to this test")
+		return Identity{}, errors.New("unknown token")
 	}
 	return Identity{Owner: owner, Pod: pod}, nil
 }
@@ -87,7 +87,7 @@ func startController(t *testing.T) *controller {
 		cancel()
 		serving.Stop()
 		if err := <-ended; err != nil {
-			t.Errorf("the server ended: %v", err)
+			t.Errorf("the server returned %v", err)
 		}
 		c.stop = func() {}
 	}
@@ -116,7 +116,7 @@ func startProxy(t *testing.T, c *controller, token string, store *distribution.S
 	t.Cleanup(func() {
 		cancel()
 		if err := <-ended; err != nil {
-			t.Errorf("the client ended: %v", err)
+			t.Errorf("the client returned %v", err)
 		}
 	})
 	return p
@@ -129,7 +129,7 @@ func (p *proxy) next(t *testing.T) distribution.Update {
 		p.has = carryOut(p.has, update)
 		return update
 	case <-time.After(waitTimeout):
-		t.Fatal("no update arrived")
+		t.Fatal("timeout while waiting for an update")
 		return distribution.Update{}
 	}
 }
@@ -167,7 +167,7 @@ func (p *proxy) wantContents(t *testing.T, want map[string]string) distribution.
 	t.Helper()
 	update := p.next(t)
 	if !maps.Equal(p.has, want) {
-		t.Errorf("version %s holds %v, want %v", update.Version, p.has, want)
+		t.Errorf("version %s contains %v, want %v", update.Version, p.has, want)
 	}
 	return update
 }
@@ -181,7 +181,7 @@ func (c *controller) awaitProxy(t *testing.T, what string, so func(Proxy) bool) 
 			return all[0]
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("waited for a proxy that %s, there are %+v", what, all)
+			t.Fatalf("timeout while waiting for a proxy that %s; proxies %+v", what, all)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -196,17 +196,17 @@ func TestProxiesGetTheirOwnersVersions(t *testing.T) {
 	c.set(t, "blue", map[string]string{"a": "2", "c": "1"})
 	last := p.wantContents(t, map[string]string{"a": "2", "c": "1"})
 	if last.Whole || len(last.Changed) != 2 || !slices.Equal(last.Removed, []string{"b"}) {
-		t.Errorf("the update is %+v, want what differs only", last)
+		t.Errorf("update = %+v, want only the differences", last)
 	}
 	known := c.awaitProxy(t, "acknowledges", func(p Proxy) bool { return p.Acknowledged == last.Version })
 	if known.Pod != "default/blue-1" || known.Refusal != "" {
 		t.Errorf("%+v, want pod default/blue-1 without a refusal", known)
 	}
 	if c.Set("blue", certificates(map[string]string{"a": "2", "c": "1"})) {
-		t.Error("the same resources once more are a change")
+		t.Error("Set with equal resources reports a change")
 	}
 	if c.Update("blue", certificates(map[string]string{"c": "1"})) {
-		t.Error("the same resource once more is a change")
+		t.Error("Update with an equal resource reports a change")
 	}
 	c.Update("blue", certificates(map[string]string{"b": "4", "c": "2"}))
 	p.wantContents(t, map[string]string{"a": "2", "b": "4", "c": "2"})
@@ -285,13 +285,13 @@ func TestUnauthenticatedUsersAreRejected(t *testing.T) {
 	for _, token := range []string{"", "stolen"} {
 		_, err := raw(t, c, token, request(nil)).Recv()
 		if status.Code(err) != codes.Unauthenticated {
-			t.Errorf("with the token %q: %v, want Unauthenticated", token, err)
+			t.Errorf("token %q: %v, want Unauthenticated", token, err)
 		}
 	}
 	other := request(nil)
 	other.TypeUrl = "type.googleapis.com/envoy.config.cluster.v3.Cluster"
 	if _, err := raw(t, c, "of blue", other).Recv(); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("another type: %v, want InvalidArgument", err)
+		t.Errorf("other resource type: %v, want InvalidArgument", err)
 	}
 }
 
@@ -424,7 +424,7 @@ func TestSnapshots(t *testing.T) {
 		changed, removed := snapshots[to].since(snapshots[from])
 		differing, gone := snapshots[to].differing(versions)
 		if !slices.Equal(removed, gone) {
-			t.Errorf("removed %v by entries and %v by versions", removed, gone)
+			t.Errorf("removed %v by entries, but %v by versions", removed, gone)
 		}
 		for what, changed := range map[string][]*entry{"entries": changed, "versions": differing} {
 			got := maps.Clone(all[from])
@@ -434,18 +434,18 @@ func TestSnapshots(t *testing.T) {
 			for _, e := range changed {
 				name, content := e.resource.GetName(), string(e.resource.GetCertificate().GetChain())
 				if what == "versions" && got[name] == content && content != "" {
-					t.Errorf("%s is sent and did not change", name)
+					t.Errorf("%s was sent, but did not change", name)
 				}
 				got[name] = content
 			}
 			if !maps.Equal(got, all[to]) {
-				t.Errorf("by %s %v leads to %v, want %v", what, all[from], got, all[to])
+				t.Errorf("%s from %v results in %v, want %v", what, all[from], got, all[to])
 			}
 		}
 		if to == from+1 {
 			for _, e := range changed {
 				if before, known := all[from][e.resource.GetName()]; known && before == string(e.resource.GetCertificate().GetChain()) {
-					t.Errorf("%s did not change and has another entry", e.resource.GetName())
+					t.Errorf("%s did not change, but its entry did", e.resource.GetName())
 				}
 			}
 		}

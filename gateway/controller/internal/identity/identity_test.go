@@ -58,17 +58,17 @@ func TestEveryDayOfThreeYears(t *testing.T) {
 			writes++
 		}
 		if err := verify(bundle, behind, now); err != nil {
-			t.Fatalf("%s: a proxy that is behind: %v", now, err)
+			t.Fatalf("%s: outdated proxy: %v", now, err)
 		}
 		if err := verify(bundle, bundle.Trusted(), now.Add(24*time.Hour)); err != nil {
-			t.Fatalf("%s: a proxy that is up to date: %v", now, err)
+			t.Fatalf("%s: current proxy: %v", now, err)
 		}
 		var err error
 		if client, _, err = bundle.RenewClient(client, now, names); err != nil {
 			t.Fatal(err)
 		}
 		if err := verifyPair(client, behind, now, x509.ExtKeyUsageClientAuth); err != nil {
-			t.Fatalf("%s: a client of a proxy that is behind: %v", now, err)
+			t.Fatalf("%s: client certificate of an outdated proxy: %v", now, err)
 		}
 		leaf, _ := cert.ParseCertsPEM(bundle.Chain)
 		signers[leaf[0].Issuer.CommonName] = true
@@ -77,7 +77,7 @@ func TestEveryDayOfThreeYears(t *testing.T) {
 		}
 	}
 	if writes < 40 || writes > 90 || len(signers) < 3 {
-		t.Errorf("%d writes with %d CAs in three years", writes, len(signers))
+		t.Errorf("%d writes and %d CAs within three years", writes, len(signers))
 	}
 }
 
@@ -85,7 +85,7 @@ func TestNothingToDo(t *testing.T) {
 	now := time.Date(2026, 1, 1, 3, 0, 0, 0, time.UTC)
 	bundle, _ := renew(t, identity.Bundle{}, now)
 	if _, changed := renew(t, bundle, now.Add(time.Hour)); changed {
-		t.Error("an hour later something is renewed")
+		t.Error("one hour later, the bundle was renewed again")
 	}
 }
 
@@ -103,7 +103,7 @@ func TestBrokenIsReplaced(t *testing.T) {
 	} {
 		renewed, changed := renew(t, broken, now)
 		if !changed {
-			t.Errorf("%s: not replaced", name)
+			t.Errorf("%s: the certificate was not replaced", name)
 		}
 		if err := verify(renewed, renewed.Trusted(), now); err != nil {
 			t.Errorf("%s: %v", name, err)
@@ -111,9 +111,9 @@ func TestBrokenIsReplaced(t *testing.T) {
 	}
 	named, changed, err := good.Renew(now, append(names, "another.name"))
 	if err != nil || !changed {
-		t.Errorf("another name: changed %v, %v", changed, err)
+		t.Errorf("changed DNS name: changed = %v, error %v", changed, err)
 	}
 	if chain, _ := cert.ParseCertsPEM(named.Chain); chain[0].VerifyHostname("another.name") != nil {
-		t.Error("the certificate does not have the new name")
+		t.Error("the certificate is not valid for the new name")
 	}
 }

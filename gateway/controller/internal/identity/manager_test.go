@@ -44,7 +44,7 @@ func TestAPIServerLoss(t *testing.T) {
 		_ = k.step(t.Context(), time.Now())
 		k.updateLost(k.lastResponse.Add(test.after))
 		if lost != test.want || k.IsLost() != test.want {
-			t.Errorf("%s: lost %v and %v; want %v", test.name, lost, k.IsLost(), test.want)
+			t.Errorf("%s: lost = %v, IsLost = %v; want %v", test.name, lost, k.IsLost(), test.want)
 		}
 	}
 }

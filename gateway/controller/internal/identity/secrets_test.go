@@ -16,7 +16,7 @@ func TestSecretsOfAMonth(t *testing.T) {
 	secrets, err := renewSecrets(nil, now)
 	// In the afternoon the next day's secret is created at once, which saves a second write.
 	if err != nil || len(secrets) != 2 || len(secrets[0].Value) != secretLength {
-		t.Fatalf("the first secrets are %v: %v", secrets, err)
+		t.Fatalf("initial secrets = %v: %v", secrets, err)
 	}
 	writes, sealed := 0, map[string]int{}
 	behind := inUse(secrets, now)
@@ -35,13 +35,13 @@ func TestSecretsOfAMonth(t *testing.T) {
 			t.Fatalf("%s: %d secrets are valid", now, len(current))
 		}
 		if !contains(behind, current[0]) || !contains(current, behind[0]) {
-			t.Fatalf("%s: what is sealed by one is not opened by the other", now)
+			t.Fatalf("%s: secrets of an outdated and a current proxy do not overlap", now)
 		}
 		sealed[string(current[0])]++
 		behind = current
 	}
 	if writes != 30 || len(sealed) != 31 {
-		t.Errorf("%d writes and %d secrets in 30 days", writes, len(sealed))
+		t.Errorf("%d writes and %d secrets within 30 days", writes, len(sealed))
 	}
 }
 
@@ -55,10 +55,10 @@ func TestSecretsAfterAPause(t *testing.T) {
 	secrets := []Secret{{"2026-01-24", bytes.Repeat([]byte{1}, 32)}, {"2026-01-25", bytes.Repeat([]byte{2}, 32)}}
 	renewed, err := renewSecrets(secrets, now)
 	if err != nil || len(renewed) != 2 || renewed[0].Day != "2026-01-25" || renewed[1].Day != "2026-02-02" {
-		t.Fatalf("renewed to %v: %v", renewed, err)
+		t.Fatalf("renewed secrets = %v: %v", renewed, err)
 	}
 	if first := inUse(renewed, now)[0]; !bytes.Equal(first, secrets[1].Value) {
-		t.Error("a secret seals that proxies have just got")
+		t.Error("a new secret is used for sealing although proxies have just received it")
 	}
 }
 
@@ -72,7 +72,7 @@ func TestDerive(t *testing.T) {
 	same, _ := derive(values, "Gateway/a/edge")
 	other, _ := derive(values, "Gateway/b/edge")
 	if len(one) != 2 || !slices.EqualFunc(one, same, bytes.Equal) || contains(other, one[0]) || contains(one, values[0]) || bytes.Equal(one[0], one[1]) {
-		t.Errorf("derived %x, again %x, for another %x", one, same, other)
+		t.Errorf("derived %x, then %x, for another Gateway %x", one, same, other)
 	}
 }
 

@@ -42,7 +42,7 @@ func TestEndpointSlices(t *testing.T) {
 	}
 	backends := func(of model.ServicePort, protocol corev1.Protocol) (string, []*discoveryv1.EndpointSlice, bool, error) {
 		if of.Name == "failing" {
-			return "", nil, false, errors.New("no answer")
+			return "", nil, false, errors.New("no response")
 		}
 		found, known := services[of.Name]
 		return "db", found, known && protocol == corev1.ProtocolTCP, nil
@@ -78,7 +78,7 @@ func TestEndpointSlices(t *testing.T) {
 			text := fmt.Sprintf("%s %s %s/%d:", slice.Name, *slice.Ports[0].Name, *slice.Ports[0].Protocol, *slice.Ports[0].Port)
 			for _, endpoint := range slice.Endpoints {
 				if len(endpoint.Addresses) != 1 || *endpoint.NodeName != "node1" || !*endpoint.Conditions.Ready {
-					t.Errorf("%s has the endpoint %+v, want one ready address at a node", slice.Name, endpoint)
+					t.Errorf("%s: endpoint = %+v, want one ready address on a node", slice.Name, endpoint)
 				}
 				text += " " + endpoint.Addresses[0]
 			}
@@ -92,17 +92,17 @@ func TestEndpointSlices(t *testing.T) {
 		"web-millrace-tcp-5432-ipv6-5432-0 tcp-5432 TCP/5432: 2001:db8::1",
 	}
 	if got := made(leads(corev1.ProtocolTCP, "one", "invalid", "two", "off", "missing")); !slices.Equal(got, want) {
-		t.Errorf("made\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("EndpointSlices\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
 	for _, frontend := range []*model.Frontend{
 		leads(corev1.ProtocolTCP), leads(corev1.ProtocolTCP, "off", "invalid", "missing"), leads(corev1.ProtocolUDP, "one"),
 	} {
 		if got := made(frontend); len(got) > 0 {
-			t.Errorf("%+v: made %v, want nothing", frontend, got)
+			t.Errorf("%+v: EndpointSlices = %v, want none", frontend, got)
 		}
 	}
 	if _, err := infrastructure.EndpointSlices(proxy, []*model.Frontend{leads(corev1.ProtocolTCP, "failing")}, gateway, settings(), backends); err == nil {
-		t.Error("no error where backends cannot be read: their endpoints would be taken away")
+		t.Error("no error although backends cannot be read: their endpoints would be removed")
 	}
 
 	var many []string

@@ -59,7 +59,7 @@ func find[T infrastructure.Object](t *testing.T, objects []infrastructure.Object
 		}
 	}
 	var none T
-	t.Fatalf("there is no %T among %d objects", none, len(objects))
+	t.Fatalf("no %T among %d objects", none, len(objects))
 	return none
 }
 
@@ -108,7 +108,7 @@ func TestNamesAreThoseOfServices(t *testing.T) {
 				t.Errorf("%s %s is %q: %v", kind, name, place, problems)
 			}
 			if other, taken := seen[place]; taken {
-				t.Errorf("%s %s is %q, as is %s", kind, name, place, other)
+				t.Errorf("%s %s = %q, already used by %s", kind, name, place, other)
 			}
 			seen[place] = kind + " " + name
 			objects := infrastructure.Objects(&model.Proxy{Ports: web()}, nil, owner, settings())
@@ -133,7 +133,7 @@ func TestCertificateProblems(t *testing.T) {
 	}
 	service := find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, with))
 	if got := service.Annotations[model.AnnotationCertificateProblems]; got != "shop/old: expired" {
-		t.Errorf("the problems are %q", got)
+		t.Errorf("certificate problems = %q", got)
 	}
 	for i := range 100 {
 		name := fmt.Sprint("bad-", i)
@@ -143,7 +143,7 @@ func TestCertificateProblems(t *testing.T) {
 	service = find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, with))
 	got := service.Annotations[model.AnnotationCertificateProblems]
 	if lines := strings.Count(got, "\n") + 1; lines != 5 || len(got) > 4000 || !utf8.ValidString(got) {
-		t.Errorf("%d lines with %d bytes, valid %v", lines, len(got), utf8.ValidString(got))
+		t.Errorf("%d lines, %d bytes, valid UTF-8: %v", lines, len(got), utf8.ValidString(got))
 	}
 }
 
@@ -160,17 +160,17 @@ func TestService(t *testing.T) {
 	other := settings()
 	other.LoadBalancerClass = "example.com/lb"
 	if class := *find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, other)).Spec.LoadBalancerClass; class != "example.com/lb" {
-		t.Errorf("with another class set, the class is %s", class)
+		t.Errorf("class with a different setting = %s", class)
 	}
 	if len(service.Spec.Ports) != 2 || service.Spec.Ports[1].Port != 443 || service.Spec.Ports[1].TargetPort.IntVal != 8443 {
-		t.Errorf("ports %+v", service.Spec.Ports)
+		t.Errorf("ports = %+v", service.Spec.Ports)
 	}
 	for key, want := range map[string]string{
 		"team": "shop", "app.kubernetes.io/name": "millrace",
 		infrastructure.LabelGateway: "web", infrastructure.LabelGatewayClass: "millrace",
 	} {
 		if got := service.Labels[key]; got != want {
-			t.Errorf("label %s is %q, want %q", key, got, want)
+			t.Errorf("label %s = %q, want %q", key, got, want)
 		}
 	}
 	for key, want := range map[string]string{
@@ -178,7 +178,7 @@ func TestService(t *testing.T) {
 		infrastructure.AnnotationOwner: "Gateway/shop/web",
 	} {
 		if got := service.Annotations[key]; got != want {
-			t.Errorf("annotation %s is %q, want %q", key, got, want)
+			t.Errorf("annotation %s = %q, want %q", key, got, want)
 		}
 	}
 
@@ -186,7 +186,7 @@ func TestService(t *testing.T) {
 	proxy.Addresses = []gatewayv1.GatewaySpecAddress{{Value: "203.0.113.7"}, {Type: &named, Value: "name"}, {Value: "2001:db8::7"}}
 	service = find[*corev1.Service](t, infrastructure.Objects(proxy, nil, gateway, settings()))
 	if got := service.Annotations[millracev1beta1.AnnotationAddresses]; got != "203.0.113.7,2001:db8::7" {
-		t.Errorf("addresses %q, want those of the Gateway", got)
+		t.Errorf("addresses = %q, want those of the Gateway", got)
 	}
 }
 
@@ -198,32 +198,32 @@ func TestDeploymentIsUnprivileged(t *testing.T) {
 	context := container.SecurityContext
 	switch {
 	case *pod.AutomountServiceAccountToken, *find[*corev1.ServiceAccount](t, objects).AutomountServiceAccountToken:
-		t.Error("a token for the API is mounted")
+		t.Error("a service account token is mounted")
 	case !*pod.SecurityContext.RunAsNonRoot, pod.SecurityContext.SeccompProfile.Type != corev1.SeccompProfileTypeRuntimeDefault:
 		t.Errorf("the pod is not restricted: %+v", pod.SecurityContext)
 	case *context.AllowPrivilegeEscalation, !*context.ReadOnlyRootFilesystem, context.Privileged != nil,
 		!slices.Equal(context.Capabilities.Drop, []corev1.Capability{"ALL"}), len(context.Capabilities.Add) > 0:
 		t.Errorf("the container is not restricted: %+v", context)
 	case pod.HostNetwork, pod.HostPID, pod.HostIPC:
-		t.Error("the pod shares something of its host")
+		t.Error("the pod uses a namespace of its host")
 	}
 	for _, volume := range pod.Volumes {
 		switch {
 		case volume.EmptyDir != nil && volume.EmptyDir.Medium != corev1.StorageMediumMemory:
-			t.Errorf("volume %s is on disk", volume.Name)
+			t.Errorf("volume %s is not in memory", volume.Name)
 		case volume.Projected != nil && volume.Projected.Sources[0].ServiceAccountToken.Audience != infrastructure.Audience:
-			t.Errorf("volume %s has a token for %+v", volume.Name, volume.Projected.Sources)
+			t.Errorf("volume %s has tokens for %+v", volume.Name, volume.Projected.Sources)
 		case volume.HostPath != nil, volume.Secret != nil:
-			t.Errorf("volume %s is of the host, or a Secret", volume.Name)
+			t.Errorf("volume %s is a host path or a Secret", volume.Name)
 		}
 	}
 	if *pod.TerminationGracePeriodSeconds < 30 || container.ReadinessProbe == nil || *deployment.Spec.Replicas != 2 {
-		t.Errorf("grace %d, readiness %v, replicas %d", *pod.TerminationGracePeriodSeconds, container.ReadinessProbe, *deployment.Spec.Replicas)
+		t.Errorf("grace period %d, readiness probe %v, replicas %d", *pod.TerminationGracePeriodSeconds, container.ReadinessProbe, *deployment.Spec.Replicas)
 	}
 	budget := find[*policyv1.PodDisruptionBudget](t, objects)
 	for key, value := range budget.Spec.Selector.MatchLabels {
 		if deployment.Spec.Template.Labels[key] != value {
-			t.Errorf("the budget selects %s=%s, pods have %v", key, value, deployment.Spec.Template.Labels)
+			t.Errorf("the PodDisruptionBudget selects %s=%s, pods have %v", key, value, deployment.Spec.Template.Labels)
 		}
 	}
 }
@@ -235,7 +235,7 @@ func TestPodsOutliveChanges(t *testing.T) {
 	changed.CAs = "OTHER"
 	after := find[*appsv1.Deployment](t, infrastructure.Objects(&model.Proxy{Ports: web(), Resources: listens()}, nil, class, changed))
 	if before.Spec.Template.String() != after.Spec.Template.String() {
-		t.Errorf("the pods changed:\n%s\n%s", before.Spec.Template.String(), after.Spec.Template.String())
+		t.Errorf("the pod template changed:\n%s\n%s", before.Spec.Template.String(), after.Spec.Template.String())
 	}
 }
 
@@ -243,16 +243,16 @@ func TestScaling(t *testing.T) {
 	fixed := infrastructure.Objects(
 		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 3}}, nil, class, settings())
 	if has[*autoscalingv2.HorizontalPodAutoscaler](fixed) || *find[*appsv1.Deployment](t, fixed).Spec.Replicas != 3 {
-		t.Error("three proxies are requested, and scaled")
+		t.Error("a fixed number of three replicas is autoscaled")
 	}
 	scaled := infrastructure.Objects(
 		&model.Proxy{Ports: web(), Resources: listens(), Parameters: model.Parameters{Replicas: 3, MaxReplicas: 9}}, nil, class, settings())
 	autoscaler := find[*autoscalingv2.HorizontalPodAutoscaler](t, scaled)
 	if *autoscaler.Spec.MinReplicas != 3 || autoscaler.Spec.MaxReplicas != 9 {
-		t.Errorf("from %d to %d proxies, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
+		t.Errorf("autoscaling from %d to %d replicas, want from 3 to 9", *autoscaler.Spec.MinReplicas, autoscaler.Spec.MaxReplicas)
 	}
 	if replicas := find[*appsv1.Deployment](t, scaled).Spec.Replicas; replicas != nil {
-		t.Errorf("the Deployment has %d replicas beside its autoscaler", *replicas)
+		t.Errorf("the autoscaled Deployment has %d replicas", *replicas)
 	}
 }
 
@@ -289,29 +289,29 @@ func TestLayer4NeedsNoProxy(t *testing.T) {
 		t.Fatalf("%d objects, want the Service and two VIPRoutes", len(objects))
 	}
 	if _, last := objects[2].(*corev1.Service); !last {
-		t.Error("the Service is made before its VIPRoutes: its ports would lead to proxies")
+		t.Error("the Service is created before its VIPRoutes: its ports would select proxies")
 	}
 	var ports []string
 	for _, port := range service.Spec.Ports {
 		ports = append(ports, fmt.Sprintf("%s %d/%s to %s", port.Name, port.Port, port.Protocol, port.TargetPort.String()))
 	}
 	if want := []string{"tcp-5432 5432/TCP to viproute", "udp-443 443/UDP to viproute"}; !slices.Equal(ports, want) {
-		t.Errorf("the Service has the ports %q, want %q", ports, want)
+		t.Errorf("Service ports = %q, want %q", ports, want)
 	}
 	of := find[*millracev1beta1.VIPRoute](t, objects)
 	if of.Name != "web-millrace-tcp-5432" || of.Namespace != "shop" || of.Spec.ServiceName != service.Name || len(of.OwnerReferences) != 1 {
-		t.Errorf("the VIPRoute is %s/%s for %s", of.Namespace, of.Name, of.Spec.ServiceName)
+		t.Errorf("VIPRoute = %s/%s for Service %s", of.Namespace, of.Name, of.Spec.ServiceName)
 	}
 	parsed, problems := desired.ParseRoute(of)
 	if len(problems) > 0 || len(parsed) != 1 {
-		t.Fatalf("agents read %d ports of it: %v", len(parsed), problems)
+		t.Fatalf("parsed %d ports: %v", len(parsed), problems)
 	}
 	var backends []string
 	for _, backend := range parsed[0].Backends {
 		backends = append(backends, fmt.Sprintf("%s:%d*%d %v", backend.Service, backend.Port, backend.Weight, backend.Refused))
 	}
 	if want := []string{"data/one:5432*9 false", "shop/:0*1 true", "data/two:5433*0 false"}; !slices.Equal(backends, want) {
-		t.Errorf("the backends are %q, want %q", backends, want)
+		t.Errorf("backends = %q, want %q", backends, want)
 	}
 }
 
@@ -360,7 +360,7 @@ func TestObservabilityArguments(t *testing.T) {
 		ResponseTimeout: 5 * time.Minute, AccessLog: true, RouteMetrics: true, TracingEndpoint: "http://collector:4317", TracingRatio: "0.5",
 	})
 	if want := " --response-timeout=5m0s --access-log --route-metrics --tracing-endpoint=http://collector:4317 --tracing-ratio=0.5"; !strings.HasSuffix(all, want) {
-		t.Errorf("arguments %s; want %s at the end", all, want)
+		t.Errorf("arguments = %s; want suffix %s", all, want)
 	}
 }
 
@@ -373,7 +373,7 @@ func TestPlacement(t *testing.T) {
 				return deployment.Spec.Template.Spec
 			}
 		}
-		t.Fatal("no Deployment")
+		t.Fatal("no Deployment found")
 		return corev1.PodSpec{}
 	}
 	want := model.Parameters{
@@ -385,14 +385,14 @@ func TestPlacement(t *testing.T) {
 		spec := pod(parameters)
 		got := model.Parameters{PullSecrets: spec.ImagePullSecrets, NodeSelector: spec.NodeSelector, Tolerations: spec.Tolerations}
 		if !reflect.DeepEqual(got, parameters) {
-			t.Errorf("pods have %+v, want %+v", got, parameters)
+			t.Errorf("pod parameters = %+v, want %+v", got, parameters)
 		}
 	}
 	settings.PullSecrets = []corev1.LocalObjectReference{{Name: "of-the-gateway"}}
 	if got := pod(model.Parameters{}).ImagePullSecrets; !reflect.DeepEqual(got, settings.PullSecrets) {
-		t.Errorf("without parameters pods are pulled by %v, want %v", got, settings.PullSecrets)
+		t.Errorf("pull secrets without parameters = %v, want %v", got, settings.PullSecrets)
 	}
 	if got := pod(want).ImagePullSecrets; !reflect.DeepEqual(got, want.PullSecrets) {
-		t.Errorf("pods are pulled by %v, want %v of the parameters", got, want.PullSecrets)
+		t.Errorf("pull secrets = %v, want %v of the parameters", got, want.PullSecrets)
 	}
 }

@@ -37,7 +37,7 @@ func TestMonitorSelectsProxies(t *testing.T) {
 	}
 	endpoint := monitor.Spec.PodMetricsEndpoints[0]
 	if endpoint.Port != portAdmin {
-		t.Errorf("the port is %q, want %q", endpoint.Port, portAdmin)
+		t.Errorf("port = %q, want %q", endpoint.Port, portAdmin)
 	}
 	for got, key := range map[corev1.SecretKeySelector]string{
 		endpoint.TLSConfig.Cert.Secret: corev1.TLSCertKey, endpoint.TLSConfig.KeySecret: corev1.TLSPrivateKeyKey,
@@ -47,6 +47,6 @@ func TestMonitorSelectsProxies(t *testing.T) {
 		}
 	}
 	if got := monitor.Spec.Selector.MatchLabels; !maps.Equal(got, Selector()) {
-		t.Errorf("pods with %v are selected, proxies have %v", got, Selector())
+		t.Errorf("selector = %v, labels of proxies %v", got, Selector())
 	}
 }

@@ -60,7 +60,7 @@ func TestRead(t *testing.T) {
 	} {
 		deployment.Annotations = map[string]string{Annotation: text}
 		if got := Read(deployment); !reflect.DeepEqual(got, want) {
-			t.Errorf("%q parses as %+v; want %+v", text, got, want)
+			t.Errorf("Read(%q) = %+v; want %+v", text, got, want)
 		}
 	}
 }

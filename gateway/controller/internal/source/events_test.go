@@ -44,7 +44,7 @@ func TestIncrementalCompilation(t *testing.T) {
 		"a namespace's status":   {&corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}, false},
 	} {
 		if got := isCompiled(test.before, test.after); got != test.want {
-			t.Errorf("%s: compiled again %v, want %v", name, got, test.want)
+			t.Errorf("%s: isCompiled = %v, want %v", name, got, test.want)
 		}
 	}
 }
@@ -56,20 +56,20 @@ func TestChangesAreCoalesced(t *testing.T) {
 	changes.endpoints(web)
 	<-changes.Notify()
 	if got := changes.Take(); got.Full || len(got.Services) != 1 || got.Services[0] != web {
-		t.Errorf("took %+v, want the endpoints of one Service", got)
+		t.Errorf("Take = %+v, want the endpoints of one Service", got)
 	}
 	changes.requestFull()
 	changes.endpoints(web)
 	<-changes.Notify()
 	if got := changes.Take(); !got.Full || len(got.Services) != 1 {
-		t.Errorf("took %+v, want everything", got)
+		t.Errorf("Take = %+v, want a full change", got)
 	}
 	if got := changes.Take(); got.Full || len(got.Services) != 0 {
-		t.Errorf("took %+v a second time", got)
+		t.Errorf("second Take = %+v, want no change", got)
 	}
 	select {
 	case <-changes.Notify():
-		t.Error("woken without a change")
+		t.Error("notified without a change")
 	default:
 	}
 }

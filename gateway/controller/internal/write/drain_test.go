@@ -78,7 +78,7 @@ func TestDrain(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := backendsOf(wanted); got != step.want {
-			t.Fatalf("%s: the backends are %q, want %q", step.name, got, step.want)
+			t.Fatalf("%s: backends = %q, want %q", step.name, got, step.want)
 		}
 		// Times are stored in whole seconds.
 		want := start.Add(step.next).Truncate(time.Second)
@@ -86,10 +86,10 @@ func TestDrain(t *testing.T) {
 			want = time.Time{}
 		}
 		if !next.Equal(want) {
-			t.Errorf("%s: the next one ends at %s, want %s", step.name, next, want)
+			t.Errorf("%s: next drain ends at %s, want %s", step.name, next, want)
 		}
 		if _, annotated := wanted.Annotations[annotationDraining]; annotated != (len(since) > 0) || wanted.Annotations["kept"] != "yes" {
-			t.Errorf("%s: the annotations are %v", step.name, wanted.Annotations)
+			t.Errorf("%s: annotations = %v", step.name, wanted.Annotations)
 		}
 		live = wanted
 	}
@@ -105,7 +105,7 @@ func TestDrainIsBounded(t *testing.T) {
 	wanted := vipRoute("new*1", "newer*1")
 	since, _ := drain(wanted, vipRoute(names...), always, time.Hour, now)
 	if got := len(wanted.Spec.Ports[0].Backends); got != maxBackends || len(since) != maxBackends-2 {
-		t.Errorf("%d backends, of which %d drain, want %d", got, len(since), maxBackends)
+		t.Errorf("%d backends, %d draining, want %d", got, len(since), maxBackends)
 	}
 }
 
@@ -115,6 +115,6 @@ func TestDrainingThatCannotBeRead(t *testing.T) {
 	now := time.Now()
 	_, next := drain(vipRoute(), live, func(model.ServicePort) bool { return true }, time.Hour, now)
 	if left := next.Sub(now); left <= 59*time.Minute || left > time.Hour {
-		t.Errorf("a backend drains for %s, want about an hour", left)
+		t.Errorf("a backend drains for %s, want about one hour", left)
 	}
 }

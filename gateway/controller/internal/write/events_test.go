@@ -44,7 +44,7 @@ func TestProtectionIsReportedOnce(t *testing.T) {
 	}
 	if len(recorded) != 1 || !strings.Contains(recorded[0], "Warning RestrictionIgnored") ||
 		!strings.Contains(recorded[0], "/auth-url, ") || !strings.Contains(recorded[0], "/whitelist-source-range") {
-		t.Errorf("events are %q; want one that names both annotations", recorded)
+		t.Errorf("events = %q; want one with both annotations", recorded)
 	}
 }
 
@@ -93,12 +93,12 @@ func TestEventsOfATenantAreBounded(t *testing.T) {
 			isReported = isReported || strings.Contains(event, fmt.Sprintf("z/i-0: there is no Service s-%d", round))
 		}
 		if !isReported {
-			t.Errorf("pass %d: the other namespace's problem is not reported", round)
+			t.Errorf("pass %d: the problem of the other namespace was not reported", round)
 		}
 	}
 	// Plus one for each second of the test.
 	if reported < burst-1 || reported > burst+5 {
-		t.Errorf("%d events of one namespace in 20 passes, want about %d", reported, burst)
+		t.Errorf("%d events of one namespace within 20 passes, want about %d", reported, burst)
 	}
 }
 
@@ -123,7 +123,7 @@ func TestProblemsOfAnObjectAreOneEvent(t *testing.T) {
 		{report(problem("one"), problem("three"), problem("two")), "Warning NotFound three; one; two"},
 	} {
 		if test.event != test.want {
-			t.Errorf("pass %d: got %q, want %q", i, test.event, test.want)
+			t.Errorf("pass %d: event %q, want %q", i, test.event, test.want)
 		}
 	}
 }

@@ -31,6 +31,6 @@ func TestPointsOf(t *testing.T) {
 	}
 	want := "203.0.113.1 80, 203.0.113.1 443 millrace.io/NotFound, 203.0.113.2 80, 203.0.113.2 443 millrace.io/NotAnnounced"
 	if have := strings.Join(got, ", "); have != want {
-		t.Errorf("points are %s; want %s", have, want)
+		t.Errorf("entry points = %s; want %s", have, want)
 	}
 }

@@ -65,12 +65,12 @@ func TestMergeRoute(t *testing.T) {
 	untouched := gatewayv1.RouteStatus{}
 	w.mergeRoute(&untouched, gatewayv1.RouteStatus{})
 	if untouched.Parents != nil {
-		t.Errorf("an empty status became %v", untouched.Parents)
+		t.Errorf("an empty status was changed to %v", untouched.Parents)
 	}
 	cleaned := gatewayv1.RouteStatus{Parents: []gatewayv1.RouteParentStatus{parent(us, "gone")}}
 	w.mergeRoute(&cleaned, gatewayv1.RouteStatus{})
 	if cleaned.Parents == nil || len(cleaned.Parents) != 0 {
-		t.Errorf("entries without conditions became %v, want an empty list", cleaned.Parents)
+		t.Errorf("entries without conditions were changed to %v, want an empty list", cleaned.Parents)
 	}
 }
 
@@ -115,7 +115,7 @@ func TestMergePolicyKeepsOthersAndTheLimit(t *testing.T) {
 	}
 	w.mergePolicy(&status, wanted)
 	if len(status.Ancestors) != 16 || status.Ancestors[9].ControllerName != them || status.Ancestors[10].ControllerName != us {
-		t.Errorf("%d ancestors, want those of others and 6 of ours", len(status.Ancestors))
+		t.Errorf("%d ancestors, want all foreign ones and 6 of ours", len(status.Ancestors))
 	}
 }
 
@@ -159,29 +159,29 @@ func TestMergeGateway(t *testing.T) {
 		}
 		mergeGateway(&status, compiled, test.at)
 		if got := status.Conditions[1].Reason; got != test.reason {
-			t.Errorf("%s: Programmed has the reason %s, want %s", name, got, test.reason)
+			t.Errorf("%s: reason of Programmed = %s, want %s", name, got, test.reason)
 		}
 		if !status.Conditions[0].LastTransitionTime.Equal(&long) {
-			t.Errorf("%s: Accepted is of %s", name, status.Conditions[0].LastTransitionTime)
+			t.Errorf("%s: LastTransitionTime of Accepted = %s", name, status.Conditions[0].LastTransitionTime)
 		}
 		if len(status.Listeners) != 2 {
-			t.Fatalf("%s: listeners %+v", name, status.Listeners)
+			t.Fatalf("%s: listeners = %+v", name, status.Listeners)
 		}
 		for i, want := range test.listeners {
 			got := status.Listeners[i].Conditions[0]
 			if got.Reason != want || (want == "Because") != (got.Status == metav1.ConditionTrue) {
-				t.Errorf("%s: listener %s is %s, want the reason %s", name, status.Listeners[i].Name, got.Reason, want)
+				t.Errorf("%s: reason of listener %s = %s, want %s", name, status.Listeners[i].Name, got.Reason, want)
 			}
 		}
 		if since := status.Listeners[0].Conditions[0].LastTransitionTime; test.listeners[0] == "Because" && !since.Equal(&long) {
-			t.Errorf("%s: the listener is programmed since %s", name, since)
+			t.Errorf("%s: LastTransitionTime of the programmed listener = %s", name, since)
 		}
 		if len(status.Addresses) != len(test.at.addresses) {
-			t.Errorf("%s: addresses %v", name, status.Addresses)
+			t.Errorf("%s: addresses = %v", name, status.Addresses)
 		}
 	}
 	if compiled.Conditions[1].Status != metav1.ConditionTrue || compiled.Listeners[0].Conditions[0].Status != metav1.ConditionTrue {
-		t.Error("what was compiled has been changed")
+		t.Error("the compiled status was modified")
 	}
 }
 

@@ -27,14 +27,14 @@ func TestRejections(t *testing.T) {
 	found := readRejections(compiled, map[objectKey]client.Object{objectKeyOf(deployment): deployment})
 	problems := found.problems()
 	if len(problems) != 1 || problems[0].Object != owner || !strings.Contains(problems[0].Message, "bad key") {
-		t.Errorf("problems are %+v", problems)
+		t.Errorf("problems = %+v", problems)
 	}
 	gateway := &gatewayv1.Gateway{ObjectMeta: metav1.ObjectMeta{Namespace: "edge", Name: "gw"}}
 	if got := found.ofGateway(gateway); got == nil || !strings.Contains(got.Message, "bad key") || !model.OwnsCondition(got.Type) {
-		t.Errorf("the Gateway's condition is %v", got)
+		t.Errorf("condition of the Gateway = %v", got)
 	}
 	gateway.Name = "other"
 	if got := found.ofGateway(gateway); got != nil {
-		t.Errorf("another Gateway has the condition %v", got)
+		t.Errorf("condition of another Gateway = %v, want none", got)
 	}
 }

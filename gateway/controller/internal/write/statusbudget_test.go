@@ -14,20 +14,20 @@ func TestSharesOfAPass(t *testing.T) {
 	s.begin()
 	for i := range 10 * budgetPerNamespace {
 		if !s.allow("many", now) {
-			t.Fatalf("write %d has to wait while the pass is short", i)
+			t.Fatalf("write %d is delayed although the pass is short", i)
 		}
 	}
 	now = now.Add(unlimitedPeriod + time.Millisecond)
 	if s.allow("many", now) || !s.isMore() {
-		t.Error("a namespace with many writes continues in a long pass")
+		t.Error("a namespace with many writes is not delayed in a long pass")
 	}
 	for i := range 2 * budgetPerNamespace {
 		if written := s.allow("few", now); written != (i < budgetPerNamespace) {
-			t.Errorf("write %d of another namespace: %t", i, written)
+			t.Errorf("write %d of another namespace allowed = %t", i, written)
 		}
 	}
 	s.begin()
 	if s.isMore() || !s.allow("many", now) {
-		t.Error("a new pass has no budget")
+		t.Error("the new pass has no write budget")
 	}
 }

@@ -32,14 +32,14 @@ func TestStaleCacheIsNoConflict(t *testing.T) {
 		c.observe(gatewayOf(1, "theirs"), now)
 	}
 	if c.Contested() {
-		t.Error("contested by a version that we wrote over")
+		t.Error("contested although the conflicting version was already overwritten")
 	}
 	for version := range conflict.Overwrites {
 		c.observe(gatewayOf(2+version, "theirs"), now)
 		c.RecordWrite(isOurs, now)
 	}
 	if !c.Contested() {
-		t.Error("newer versions are no answers")
+		t.Error("newer conflicting versions are not detected")
 	}
 }
 
@@ -51,10 +51,10 @@ func TestConflictIsReportedWithTheNextWrite(t *testing.T) {
 		c.RecordWrite(isOurs, now)
 		pause := c.observe(gatewayOf(version, "theirs"), now)
 		if last := version == conflict.Overwrites-1; last != (pause > 0) {
-			t.Errorf("answer %d: a pause of %s", version+1, pause)
+			t.Errorf("conflict %d: pause of %s", version+1, pause)
 		}
 	}
 	if pause := c.observe(gatewayOf(conflict.Overwrites, "theirs"), now); pause != 0 {
-		t.Errorf("the next pass waits for %s", pause)
+		t.Errorf("the next pass is delayed by %s", pause)
 	}
 }

@@ -63,7 +63,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 	}
 	result := route.Compile(objects, model.DefaultSettings())
 	if len(result.Problems) > 0 || len(result.Proxies) != 1 {
-		t.Fatalf("%d proxies, %+v", len(result.Proxies), result.Problems)
+		t.Fatalf("%d proxies, problems %+v", len(result.Proxies), result.Problems)
 	}
 	auth := new(authorizer)
 	addresses := map[string]string{"web": serve(t, echo("web")), "oauth2-proxy": serve(t, auth.ServeHTTP)}
@@ -80,7 +80,7 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 	}
 	f := start(t, nil, resources...)
 	if refused := statusOf(f.Proxy); refused != "" {
-		t.Fatalf("the proxy refuses %s", refused)
+		t.Fatalf("the proxy rejects %s", refused)
 	}
 	for protocol, c := range both(t, port) {
 		got := get(t, c, "http://a.example.com/x?y=z", "X-Auth-Request-User: root")
@@ -90,15 +90,15 @@ func TestAuthorizationOfAnIngress(t *testing.T) {
 		}
 		question := auth.question()
 		if question.Host != "oauth2-proxy.shop.svc.cluster.local" || question.Header.Get("X-Auth-Request-Redirect") != "https://a.example.com/x?y=z" {
-			t.Errorf("%s: received %s, %v", protocol, question.Host, question.Header)
+			t.Errorf("%s: authorization request to %s, %v", protocol, question.Host, question.Header)
 		}
 		got = get(t, c, "http://a.example.com/x", "X-Auth-Request-User: root", "Authorization: forged", "Cookie: session=1")
 		if got.Header.Get("X-Backend") != "web" || !strings.Contains(got.body, "X-Auth-Request-User: ann\r\n") ||
 			strings.Contains(got.body, "root") || strings.Contains(got.body, "forged") {
-			t.Errorf("%s: %d, the backend got\n%s", protocol, got.StatusCode, got.body)
+			t.Errorf("%s: status %d, the backend received\n%s", protocol, got.StatusCode, got.body)
 		}
 		if got = get(t, c, "http://a.example.com/oauth2/start"); got.StatusCode != 200 || got.Header.Get("X-Auth-Request-User") == "" {
-			t.Errorf("%s: to sign in: %d", protocol, got.StatusCode)
+			t.Errorf("%s: sign-in page: status %d", protocol, got.StatusCode)
 		}
 	}
 }

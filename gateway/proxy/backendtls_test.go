@@ -98,7 +98,7 @@ func TestBackendTLS(t *testing.T) {
 		}
 	}
 	if plain > 0 {
-		t.Errorf("%d requests came in plain text", plain)
+		t.Errorf("%d requests without TLS", plain)
 	}
 }
 
@@ -124,6 +124,6 @@ func TestBackendTLSAfterAChange(t *testing.T) {
 	}
 	f.change(others.authority("authority"))
 	if got := get(t, c, "http://a/"); got.StatusCode != 502 {
-		t.Errorf("after its root has gone the backend answers %d; want 502", got.StatusCode)
+		t.Errorf("after the removal of its CA, the backend returns %d; want 502", got.StatusCode)
 	}
 }

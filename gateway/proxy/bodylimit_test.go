@@ -71,21 +71,21 @@ func TestBodyLimit(t *testing.T) {
 				before := whole.Load()
 				response, err := c.Post("http://a.example.com"+test.path, "text/plain", body)
 				if err != nil {
-					t.Errorf("%s, %d bytes over %s, measured %v: %v", test.path, test.bytes, protocol, measured, err)
+					t.Errorf("%s, %d bytes over %s, length known %v: %v", test.path, test.bytes, protocol, measured, err)
 					continue
 				}
 				answer, _ := io.ReadAll(response.Body)
 				_ = response.Body.Close()
 				if response.StatusCode != test.status || response.Proto != protocol {
-					t.Errorf("%s, %d bytes over %s, measured %v: %d %s; want %d", test.path, test.bytes, protocol, measured, response.StatusCode, response.Proto, test.status)
+					t.Errorf("%s, %d bytes over %s, length known %v: %d %s; want %d", test.path, test.bytes, protocol, measured, response.StatusCode, response.Proto, test.status)
 				}
 				if test.status == 200 && string(answer) != fmt.Sprint(test.bytes) {
-					t.Errorf("%s over %s: the backend read %s bytes of %d", test.path, protocol, answer, test.bytes)
+					t.Errorf("%s over %s: the backend read %s bytes, want %d", test.path, protocol, answer, test.bytes)
 				}
 				if test.status == 413 {
 					denied++
 					if whole.Load() != before {
-						t.Errorf("%s, %d bytes over %s, measured %v: the backend got a whole request", test.path, test.bytes, protocol, measured)
+						t.Errorf("%s, %d bytes over %s, length known %v: the backend received a complete request", test.path, test.bytes, protocol, measured)
 					}
 				}
 			}
@@ -96,10 +96,10 @@ func TestBodyLimit(t *testing.T) {
 		pause(t.Context(), time.Millisecond)
 	}
 	if found := strings.Count(log.take(), "exceeds the rule's limit"); found != denied {
-		t.Errorf("the log has %d denials; want %d", found, denied)
+		t.Errorf("%d denials in the log; want %d", found, denied)
 	}
 	if longest.Load() > 2*most {
-		t.Errorf("the backend got %d bytes", longest.Load())
+		t.Errorf("the backend received %d bytes", longest.Load())
 	}
 }
 
@@ -144,6 +144,6 @@ func TestTooLongBodiesAreNoEndpointFailure(t *testing.T) {
 		reached[get(t, client(t, port, nil), "http://a.example.com/").Header.Get("X-Backend")] = true
 	}
 	if len(reached) != 2 {
-		t.Errorf("only %v are reached: one is left out", reached)
+		t.Errorf("only %v reached a backend", reached)
 	}
 }

@@ -42,10 +42,10 @@ func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	f.change(routes("r", "l", nil, toward("/other", "b")))
 	after := f.table.Load()
 	if after.groups["r"].value == before.groups["r"].value {
-		t.Error("the group that changed is the same")
+		t.Error("the changed group was not rebuilt")
 	}
 	if len(after.groups["r"].value.Rules) != 1 || before.groups["r"].value.Rules[0].prefix != "" {
-		t.Error("the old table has changed")
+		t.Error("the old table was modified")
 	}
 	after.groups["r"] = before.groups["r"]
 	same(t, before, after)
@@ -54,13 +54,13 @@ func TestApplyKeepsWhatIsUnchanged(t *testing.T) {
 	f.change(endpoints("b/endpoints", "127.0.0.1:1", "127.0.0.1:2"))
 	last := f.table.Load()
 	if last.backends["b"].value == before.backends["b"].value || last.backends["b"].value.Set.Len() != 2 {
-		t.Error("the backend has not got its endpoints")
+		t.Error("the backend did not receive its endpoints")
 	}
 	if last.backends["b"].value.Set.All()[0] != before.backends["b"].value.Set.All()[0] {
 		t.Error("a remaining endpoint was replaced")
 	}
 	if !maps.Equal(last.transports, before.transports) {
-		t.Error("the transports are others")
+		t.Error("the transports were replaced")
 	}
 	if last.listeners["ls"].value != before.listeners["ls"].value || last.groups["rs"].value != before.groups["rs"].value {
 		t.Error("objects that do not depend on the endpoints were rebuilt")
@@ -76,14 +76,14 @@ func same(t *testing.T, a, b *table) {
 	equal(t, "listeners", a.listeners, b.listeners)
 	equal(t, "groups", a.groups, b.groups)
 	if !maps.Equal(a.transports, b.transports) {
-		t.Error("the transports are not the same")
+		t.Error("the transports differ")
 	}
 }
 
 func equal[T comparable](t *testing.T, kind string, a, b map[string]built[T]) {
 	t.Helper()
 	if len(a) != len(b) || len(a) == 0 {
-		t.Errorf("%d and %d %s; want the same and some", len(a), len(b), kind)
+		t.Errorf("%d and %d %s; want equal numbers above 0", len(a), len(b), kind)
 	}
 	for name := range a {
 		if a[name].value != b[name].value {
@@ -155,7 +155,7 @@ func TestApplyRefuses(t *testing.T) {
 		update.Resources = append(update.Resources, routes("other", "l", hostname("other.example.com"), toward("/", "m")))
 		f.Apply(update)
 		if got := statusOf(f.Proxy); !strings.Contains(got, want) || strings.Contains(got, update.Version) {
-			t.Errorf("refusal %q; want %q, for each version", got, want)
+			t.Errorf("rejection %q; want %q without the version", got, want)
 		}
 		table := f.table.Load()
 		removed := fmt.Sprint(update.Removed)
@@ -163,11 +163,11 @@ func TestApplyRefuses(t *testing.T) {
 			t.Errorf("%s: another group is not served", want)
 		}
 		if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, fmt.Sprintf("millrace_proxy_rejected_resources %d\n", len(table.resourceErrors))) {
-			t.Errorf("%s: what is refused is not counted", want)
+			t.Errorf("%s: the rejection is not counted", want)
 		}
 		f.apply(resources...)
 		if got := statusOf(f.Proxy); got != "" {
-			t.Fatalf("%s: refused still: %s", want, got)
+			t.Fatalf("%s: still rejected: %s", want, got)
 		}
 	}
 }

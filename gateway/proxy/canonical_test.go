@@ -84,7 +84,7 @@ func TestBadStatus(t *testing.T) {
 		}
 	}
 	if active := f.table.Load().backend("a").Set.All()[0].Active(); active != 0 {
-		t.Errorf("%d requests are still counted", active)
+		t.Errorf("%d active requests; want 0", active)
 	}
 }
 

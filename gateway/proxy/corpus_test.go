@@ -22,7 +22,7 @@ import (
 func TestCorpus(t *testing.T) {
 	files, err := filepath.Glob("testdata/abuse/*.txt")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no files: %v", err)
+		t.Fatalf("no corpus files: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {

@@ -71,7 +71,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 				if err != nil {
 					// A refused connection is not a lost request.
 					if !closing.Load() || !strings.Contains(err.Error(), "refused") {
-						t.Errorf("a request failed: %v", err)
+						t.Errorf("the request in progress failed: %v", err)
 					}
 					return
 				}
@@ -110,7 +110,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 	wait.Wait()
 	close(goOn)
 	if err := <-long; err != nil {
-		t.Errorf("the request that was in progress failed: %v", err)
+		t.Errorf("request during the shutdown failed: %v", err)
 	}
 	if err := <-done; err != nil {
 		t.Errorf("shutdown: %v", err)
@@ -119,7 +119,7 @@ func TestShutdownLosesNothing(t *testing.T) {
 	for _, number := range []uint32{port, f.table.Load().listeners["late"].value.resource.GetTargetPort()} {
 		if conn, err := net.Dial("tcp", client127(number)); err == nil {
 			_ = conn.Close()
-			t.Errorf("port %d is open after the end", number)
+			t.Errorf("port %d is still open after the shutdown", number)
 		}
 	}
 	if served.Load() == 0 {
@@ -157,7 +157,7 @@ func TestPortsChange(t *testing.T) {
 	request(second)
 	if conn, err := net.Dial("tcp", client127(first)); err == nil {
 		_ = conn.Close()
-		t.Error("the port that has gone is still open")
+		t.Error("the removed port is still open")
 	}
 	close(goOn)
 	for range 2 {
@@ -205,7 +205,7 @@ func TestSlowBodyIsClosedFirst(t *testing.T) {
 	}
 	close(body.ReadCloser.(silent).ended)
 	if err := <-read; !errors.Is(err, os.ErrDeadlineExceeded) {
-		t.Errorf("the read ends with %v", err)
+		t.Errorf("the read returned %v", err)
 	}
 	if err := body.readError(); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("after the read: %v", err)
@@ -246,7 +246,7 @@ func TestSlowClients(t *testing.T) {
 		fmt.Fprint(conn, tc.sent)
 		line, err := bufio.NewReader(conn).ReadString('\n')
 		if timedOut(err) || strings.TrimSpace(line) != tc.want {
-			t.Errorf("%s: %q, %v; want %q and the end", name, line, err, tc.want)
+			t.Errorf("%s: %q, %v; want %q and EOF", name, line, err, tc.want)
 		}
 		_ = conn.Close()
 	}
@@ -263,7 +263,7 @@ func TestSlowClients(t *testing.T) {
 				break
 			}
 			if time.Now().After(deadline) {
-				t.Errorf("%s: a client that took nothing for a second still gets bytes", response.Proto)
+				t.Errorf("%s: a client that does not read for one second still receives bytes", response.Proto)
 				break
 			}
 		}

@@ -44,7 +44,7 @@ func sendRequest(t *testing.T, conn net.Conn, reader *bufio.Reader, request stri
 	}
 	response, err := http.ReadResponse(reader, nil)
 	if err != nil {
-		t.Fatalf("no answer: %v", err)
+		t.Fatalf("no response: %v", err)
 	}
 	if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != http.StatusOK {
 		t.Fatalf("%s, %v", response.Status, err)
@@ -61,7 +61,7 @@ func closedPort(t *testing.T, port uint32) {
 		}
 		_ = conn.Close()
 		if time.Now().After(deadline) {
-			t.Fatal("the port remains open")
+			t.Fatal("the port is still open")
 		}
 	}
 }
@@ -84,14 +84,14 @@ func TestIdleConnectionsAreAnsweredAtTheEnd(t *testing.T) {
 	closedPort(t, secure)
 	post := "POST / HTTP/1.1\r\nHost: a.example.com\r\nContent-Length: 3\r\n\r\nabc"
 	if !sendRequest(t, conn, reader, post).Close || !sendRequest(t, secureConn, secureReader, post).Close {
-		t.Error("the client receives no Connection: close")
+		t.Error("the client received no Connection: close")
 	}
 	begun := time.Now()
 	if err := <-done; err != nil {
 		t.Errorf("shutdown: %v", err)
 	}
 	if waited := time.Since(begun); waited > time.Second {
-		t.Errorf("the shutdown took another %s", waited)
+		t.Errorf("the shutdown took %s", waited)
 	}
 }
 
@@ -116,14 +116,14 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 	open := newConnections()
 	open.setState(conn, http.StateNew)
 	if open.any(unread) {
-		t.Error("nothing was sent, and something is unread")
+		t.Error("data is reported as unread although none was sent")
 	}
 	if _, err := client.Write([]byte("x")); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(20 * time.Second); !open.any(unread); pause(t.Context(), time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("what was sent is not seen")
+			t.Fatal("unread data is not detected")
 		}
 	}
 	read := make(chan struct{})
@@ -217,14 +217,14 @@ func TestWebSocketsAreClosedAtShutdown(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got = append(got, rest...); !bytes.Equal(got, tc.want) {
-				t.Errorf("the client got % x, want % x", got, tc.want)
+				t.Errorf("the client received % x, want % x", got, tc.want)
 			}
 			_ = conn.Close()
 			if err := <-done; err != nil && !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("shutdown: %v", err)
 			}
 			if back := <-answered; !bytes.Equal(tc.want, tc.sent) && !bytes.HasSuffix(back, []byte{3, 0xe9}) {
-				t.Errorf("the backend got % x, not the client's Close", back)
+				t.Errorf("the backend received % x, want the Close frame of the client", back)
 			}
 		})
 	}
@@ -251,7 +251,7 @@ func TestFramesAreFollowed(t *testing.T) {
 			next := min(len(stream), at+rapid.IntRange(1, 5000).Draw(t, "cut"))
 			f.advance(stream[at:next])
 			if at = next; f.between() != ends[at] || f.closed {
-				t.Fatalf("after %d bytes between is %v, closed %v", at, f.between(), f.closed)
+				t.Fatalf("after %d bytes: between = %v, closed = %v", at, f.between(), f.closed)
 			}
 		}
 	})

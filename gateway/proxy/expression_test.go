@@ -56,7 +56,7 @@ func TestRewriteByExpression(t *testing.T) {
 				t.Errorf("%.100s over %s: %d %.100q; want %d %q", test.target, protocol, got.StatusCode, line, test.status, test.want)
 			}
 			if test.status == 302 && got.Header.Get("Location") != "http://a.example.com/shared/y" {
-				t.Errorf("%s: a redirect to %s", test.target, got.Header.Get("Location"))
+				t.Errorf("%s: redirect to %s", test.target, got.Header.Get("Location"))
 			}
 		}
 	}
@@ -66,7 +66,7 @@ func TestRewriteByExpression(t *testing.T) {
 	f.apply(all(one(httpListener("l", port, nil), routes("r", "l", nil, wide)), backend("a", serve(t, echo("a"))))...)
 	for protocol, c := range both(t, port) {
 		if got := get(t, c, "http://a.example.com/static../secret"); got.StatusCode != 400 {
-			t.Errorf("a dot segment out of a group, over %s: %d %.60q; want 400", protocol, got.StatusCode, got.body)
+			t.Errorf("dot segment that leaves a group, over %s: %d %.60q; want 400", protocol, got.StatusCode, got.body)
 		}
 	}
 	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="path"} %d`, 6))

@@ -58,7 +58,7 @@ func TestAuthorizationBackends(t *testing.T) {
 					t.Errorf("%s over %s, %q: %d; want %d", name, protocol, wants, got.StatusCode, status)
 				}
 				if status == 200 && !strings.Contains(got.body, "X-Auth-Request-User: "+proto+"\r\n") {
-					t.Errorf("%s over %s: the backend got\n%s", name, protocol, got.body)
+					t.Errorf("%s over %s: the backend received\n%s", name, protocol, got.body)
 				}
 			}
 		}
@@ -76,7 +76,7 @@ func TestAuthorizationOfCalls(t *testing.T) {
 		"Content-Type: application/grpc", "Te: trailers")
 	question := auth.question()
 	if got.StatusCode != 403 || question == nil || question.ContentLength != 0 || question.Header.Get("Content-Type") != "" {
-		t.Errorf("status %d, received %+v", got.StatusCode, question)
+		t.Errorf("status %d, authorization request %+v", got.StatusCode, question)
 	}
 }
 

@@ -179,10 +179,10 @@ func TestExternalAuthorization(t *testing.T) {
 			}
 			passed := got.Header.Get("X-Backend") != ""
 			if passed != (test.status == 200) {
-				t.Errorf("%s over %s reached the backend: %v", test.path, protocol, passed)
+				t.Errorf("%s over %s: reached the backend = %v", test.path, protocol, passed)
 			}
 			if passed && (!strings.Contains(got.body, "X-Auth-Request-User: ann\r\n") || strings.Contains(got.body, "root")) {
-				t.Errorf("%s over %s: the backend got\n%s", test.path, protocol, got.body)
+				t.Errorf("%s over %s: the backend received\n%s", test.path, protocol, got.body)
 			}
 			switch {
 			case passed:
@@ -197,10 +197,10 @@ func TestExternalAuthorization(t *testing.T) {
 	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="authorization_error"} %d`, failed))
 	text := log.take()
 	if got := strings.Count(text, `"error":"the authorization backend: `); got != failed {
-		t.Errorf("the log has %d failures; want %d:\n%s", got, failed, text)
+		t.Errorf("%d failures in the log; want %d:\n%s", got, failed, text)
 	}
 	if got := strings.Count(text, `"error":"the authorization backend answered `); got != refused {
-		t.Errorf("the log has %d refusals; want %d:\n%s", got, refused, text)
+		t.Errorf("%d denials in the log; want %d:\n%s", got, refused, text)
 	}
 	if strings.Contains(text, "secret") || strings.Contains(text, "session=") {
 		t.Errorf("the log contains credentials:\n%s", text)
@@ -271,14 +271,14 @@ func TestAuthorizationRequest(t *testing.T) {
 			}
 		}
 		if public := fmt.Sprint(q.Header); strings.Contains(public, "/public") || strings.Contains(public, "evil") {
-			t.Errorf("%s: the client sets a header of the proxy: %v", test.path, q.Header)
+			t.Errorf("%s: a client header replaced a header of the proxy: %v", test.path, q.Header)
 		}
 		// Cookies are forwarded only if configured.
 		if all := strings.HasPrefix(test.path, "/all"); all != (q.Header.Get("Cookie") != "") {
-			t.Errorf("%s: cookies: %q", test.path, q.Header["Cookie"])
+			t.Errorf("%s: cookies = %q", test.path, q.Header["Cookie"])
 		}
 		if other := strings.Contains(got.body, "X-Other: other"); other != strings.HasPrefix(test.path, "/as") {
-			t.Errorf("%s: a header that is not named reaches the backend: %v", test.path, other)
+			t.Errorf("%s: an unlisted header reached the backend = %v", test.path, other)
 		}
 	}
 }
@@ -312,15 +312,15 @@ func TestAuthorizationOrder(t *testing.T) {
 		before := auth.requests.Load()
 		got := send(t, c, test.method, "http://a.example.com"+test.path, test.body, test.headers...)
 		if requests := auth.requests.Load() - before; got.StatusCode != test.status || requests != test.requests {
-			t.Errorf("%s %s: %d, queried %d times; want %d and %d", test.method, test.path, got.StatusCode, requests, test.status, test.requests)
+			t.Errorf("%s %s: status %d, %d authorization requests; want %d and %d", test.method, test.path, got.StatusCode, requests, test.status, test.requests)
 		}
 	}
 	got := send(t, c, "GET", "http://a.example.com/cors", "", "Origin: https://b.example.com")
 	if got.Header.Get("Access-Control-Allow-Origin") != "https://b.example.com" {
-		t.Errorf("a page cannot read the reason of the rejection: %v", got.Header)
+		t.Errorf("a script cannot read the reason of the denial: %v", got.Header)
 	}
 	if status, _, _ := upgrade(t, "127.0.0.1", port); status != 403 || auth.question().Header.Get("Upgrade") != "" {
-		t.Errorf("an upgrade: %d, received %v", status, auth.question().Header)
+		t.Errorf("upgrade: status %d, authorization request headers %v", status, auth.question().Header)
 	}
 }
 
@@ -338,14 +338,14 @@ func TestAuthorizationClientLeaves(t *testing.T) {
 	fmt.Fprint(conn, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
 	for deadline := time.Now().Add(10 * time.Second); auth.requests.Load() == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("no request arrives")
+			t.Fatal("timeout while waiting for a request")
 		}
 	}
 	_ = conn.Close()
 	select {
 	case <-auth.gone:
 	case <-time.After(20 * time.Second):
-		t.Fatal("the question continues without its client")
+		t.Fatal("the authorization request continues after its client disconnected")
 	}
 	awaitMetric(t, f, `millrace_proxy_requests_total{code="499",listener="l"} 1`)
 }
@@ -390,14 +390,14 @@ func TestAuthorizationMemoryLimit(t *testing.T) {
 	}
 	for range most / 2 {
 		if status := <-refused; status != 503 && status != 0 {
-			t.Errorf("status %d; want 503 beyond the share of a client", status)
+			t.Errorf("status %d; want 503 above the limit of a client", status)
 		}
 	}
 	if requests := auth.requests.Load(); requests > most/4 || requests == 0 {
-		t.Errorf("%d questions of one client at once; want 1 to %d", requests, most/4)
+		t.Errorf("%d concurrent authorization requests of one client; want 1 to %d", requests, most/4)
 	}
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 {
-		t.Errorf("another client's request: %d", got.StatusCode)
+		t.Errorf("request of another client: status %d", got.StatusCode)
 	}
 	for _, conn := range conns {
 		_ = conn.Close()
@@ -406,7 +406,7 @@ func TestAuthorizationMemoryLimit(t *testing.T) {
 	again := dialFrom(t, "127.0.0.2", port)
 	fmt.Fprint(again, "GET / HTTP/1.1\r\nHost: a.example.com\r\n\r\n")
 	if response, err := http.ReadResponse(bufio.NewReader(again), nil); err != nil || response.StatusCode != 200 {
-		t.Errorf("the client's next request: %v, %v", response, err)
+		t.Errorf("next request of the client: %v, %v", response, err)
 	}
 }
 
@@ -423,7 +423,7 @@ func TestAuthorizationReleasesMemory(t *testing.T) {
 		}
 	}
 	if open < 14 {
-		t.Errorf("%d upgrades at once; want 14 or more", open)
+		t.Errorf("%d concurrent upgrades; want at least 14", open)
 	}
 }
 
@@ -470,7 +470,7 @@ func TestConcurrentAuthorizations(t *testing.T) {
 	}
 	workers.Wait()
 	if text := log.take(); strings.Contains(text, "authorization backend: ") {
-		t.Errorf("questions fail:\n%s", text)
+		t.Errorf("authorization requests failed:\n%s", text)
 	}
 }
 
@@ -517,6 +517,6 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 		backend("a", serve(t, echo("a"))), backend("auth", serve(t, new(authorizer).ServeHTTP)))...)
 	f.Apply(Update{Version: "gone", Removed: []string{"auth"}})
 	if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 500 {
-		t.Errorf("without the backend that is queried: %d; want 500", got.StatusCode)
+		t.Errorf("without the authorization backend: %d; want 500", got.StatusCode)
 	}
 }

@@ -44,12 +44,12 @@ func TestFrameFairness(t *testing.T) {
 	multiplexed := client(t, port, nil, (*http.Protocols).SetUnencryptedHTTP2)
 	for range 20 {
 		if got := get(t, multiplexed, "http://a/"); got.StatusCode != 200 {
-			t.Errorf("beside frames that wait: %d; want 200", got.StatusCode)
+			t.Errorf("with pending frames: %d; want 200", got.StatusCode)
 		}
 	}
 	// net/http reads a header of nine bytes first, so the number of bytes before the first turn is known.
 	if n := len(acknowledged); n > turnBytes/17 {
-		t.Errorf("%d pings were answered without a turn; want at most %d", n, turnBytes/17)
+		t.Errorf("%d pings were answered without a free slot; want at most %d", n, turnBytes/17)
 	}
 	for range maxHandshakes() {
 		f.queue.Release()
@@ -58,7 +58,7 @@ func TestFrameFairness(t *testing.T) {
 		select {
 		case <-acknowledged:
 		case <-time.After(20 * time.Second):
-			t.Fatal("not all pings with a turn were answered")
+			t.Fatal("not all pings were answered with a free slot")
 		}
 	}
 	for range maxHandshakes() {
@@ -74,7 +74,7 @@ func TestTurnIsReleased(t *testing.T) {
 	began := time.Now()
 	turns.Acquire(netip.MustParseAddr("198.51.100.2"))
 	if took := time.Since(began); took > 10*time.Second {
-		t.Errorf("the turn came after %s", took)
+		t.Errorf("acquired after %s", took)
 	}
 	turns.Release()
 	// The turn must not be released twice.
@@ -87,7 +87,7 @@ func TestTurnIsReleased(t *testing.T) {
 	}()
 	select {
 	case <-had:
-		t.Error("a turn was given back twice")
+		t.Error("a slot was released twice")
 	case <-time.After(50 * time.Millisecond):
 	}
 	turns.Release()

@@ -48,12 +48,12 @@ func TestFaultyRule(t *testing.T) {
 		}
 		want := "resource g: rule 0 (httproute/one/r/0): filter 0 is of a kind that is not known\n"
 		if got := statusOf(f.Proxy); got != want {
-			t.Errorf("refused: %s, want %s", got, want)
+			t.Errorf("rejected: %s, want %s", got, want)
 		}
 	}
 	f.change(group("a"))
 	if got := get(t, c, "http://x/one/secret"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
-		t.Errorf("status %d, refused %q; want 200 and nothing", got.StatusCode, statusOf(f.Proxy))
+		t.Errorf("status %d, rejected %q; want 200 and nothing", got.StatusCode, statusOf(f.Proxy))
 	}
 }
 
@@ -70,15 +70,15 @@ func TestRefusedFrontendAdmitsNoClient(t *testing.T) {
 	f := start(t, nil, all(one(authority.resource("c", "a.example.com"), withAuthorization, httpListener("l", plain, nil),
 		routes("g", "l", nil, toward("/", "b")), routes("gs", "ls", nil, toward("/", "b"))), list)...)
 	if got := get(t, client(t, plain, nil), "http://x/"); got.StatusCode != 500 {
-		t.Errorf("a backend whose authority is missing: status %d, want 500", got.StatusCode)
+		t.Errorf("backend with a missing CA: status %d, want 500", got.StatusCode)
 	}
 	config := &tls.Config{RootCAs: authority.pool(), ServerName: "a.example.com", Certificates: []tls.Certificate{authority.pair("client")}}
 	if response, err := client(t, port, config).Get("https://a.example.com/"); err == nil {
 		_ = response.Body.Close()
-		t.Errorf("a listener whose authority is missing lets a client in: status %d", response.StatusCode)
+		t.Errorf("listener with a missing CA accepts a client: status %d", response.StatusCode)
 	}
 	if got := statusOf(f.Proxy); !strings.Contains(got, "resource b: ") || !strings.Contains(got, "resource ls: ") {
-		t.Errorf("refused: %q, want b and ls", got)
+		t.Errorf("rejected: %q, want b and ls", got)
 	}
 }
 
@@ -94,12 +94,12 @@ func TestListenerPortInUse(t *testing.T) {
 		t.Errorf("another port: status %d, want 200", got.StatusCode)
 	}
 	if got := statusOf(f.Proxy); !strings.Contains(got, "address already in use") || strings.Count(got, "\n") != 1 {
-		t.Errorf("refused: %q, want the listener", got)
+		t.Errorf("rejected: %q, want the listener", got)
 	}
 	_ = taken.Close()
 	f.change(endpoints("b/endpoints", serve(t, echo("b"))))
 	if got := get(t, client(t, port, nil), "http://x/"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
-		t.Errorf("the port that is free: status %d, refused %q", got.StatusCode, statusOf(f.Proxy))
+		t.Errorf("after the port was released: status %d, rejected %q", got.StatusCode, statusOf(f.Proxy))
 	}
 }
 
@@ -129,7 +129,7 @@ func TestUpdatesAreServed(t *testing.T) {
 			before := shape(old)
 			p.Apply(drawnUpdate(t, certificates, wanted))
 			if after := shape(old); !maps.Equal(before, after) {
-				t.Fatalf("the old table has changed: %v, was %v", after, before)
+				t.Fatalf("the table was modified: %v, previously %v", after, before)
 			}
 			current := p.table.Load()
 			isServedAsWanted(t, current, wanted)
@@ -137,7 +137,7 @@ func TestUpdatesAreServed(t *testing.T) {
 			resources := slices.Collect(maps.Values(current.resources))
 			whole := fresh(resources)
 			if (len(whole.resourceErrors) == 0) != (len(current.resourceErrors) == 0) {
-				t.Fatalf("faults are %v; of a new proxy %v", current.resourceErrors, whole.resourceErrors)
+				t.Fatalf("errors = %v; in a new proxy %v", current.resourceErrors, whole.resourceErrors)
 			}
 			if len(whole.resourceErrors) > 0 {
 				bad++
@@ -145,7 +145,7 @@ func TestUpdatesAreServed(t *testing.T) {
 			}
 			good++
 			if got, want := shape(current), shape(whole); !maps.Equal(got, want) {
-				t.Fatalf("the table is\n%v\nwant\n%v", got, want)
+				t.Fatalf("table\n%v\nwant\n%v", got, want)
 			}
 			if _, err := plan.New(resources); err != nil {
 				t.Fatalf("plan rejects the configuration: %v", err)
@@ -153,7 +153,7 @@ func TestUpdatesAreServed(t *testing.T) {
 		}
 	})
 	if good < 50 || bad < 50 {
-		t.Errorf("%d good updates and %d bad ones: the test covers too little", good, bad)
+		t.Errorf("only %d valid and %d invalid updates: the coverage is too low", good, bad)
 	}
 }
 
@@ -188,7 +188,7 @@ func drawnUpdate(t *rapid.T, certificates []*resource.Resource, wanted map[strin
 func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Resource) {
 	for name := range current.resourceErrors {
 		if wanted[name] == nil {
-			t.Fatalf("%s has a fault, but is not in the configuration", name)
+			t.Fatalf("%s has an error, but is not in the configuration", name)
 		}
 	}
 	served := map[string]*resource.Resource{}
@@ -211,19 +211,19 @@ func isServedAsWanted(t *rapid.T, current *table, wanted map[string]*resource.Re
 	for name, vhost := range current.virtualHosts {
 		for host, group := range vhost.Groups.All() {
 			if !groups[group] {
-				t.Fatalf("listener %s has a previous group for %s", name, host)
+				t.Fatalf("listener %s uses an unknown group for %s", name, host)
 			}
 		}
 	}
 	for name, each := range current.listeners {
 		served[name] = each.from
 		if current.resourceErrors[name] == nil && current.virtualHosts[name] == nil {
-			t.Fatalf("listener %s is valid but not on its port", name)
+			t.Fatalf("listener %s is valid, but not served", name)
 		}
 	}
 	for name, r := range wanted {
 		if current.resourceErrors[name] == nil && !proto.Equal(served[name], r) {
-			t.Fatalf("%s has no fault, but is served as %v", name, served[name])
+			t.Fatalf("%s has no error, but is served as %v", name, served[name])
 		}
 	}
 	for name := range served {
@@ -281,11 +281,11 @@ func TestOneBadResource(t *testing.T) {
 			table := p.table.Load()
 			for name, err := range table.resourceErrors {
 				if !strings.Contains(name, fmt.Sprint(i/6)) {
-					t.Errorf("%s is bad, and %s is refused: %s", at.GetName(), name, err)
+					t.Errorf("%s is invalid, but %s was rejected: %s", at.GetName(), name, err)
 				}
 			}
 			if table.resourceErrors[at.GetName()] == nil {
-				t.Errorf("%s is bad, and not refused: %s", at.GetName(), statusOf(p))
+				t.Errorf("%s is invalid, but was not rejected: %s", at.GetName(), statusOf(p))
 			}
 		}
 	}

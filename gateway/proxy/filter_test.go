@@ -94,7 +94,7 @@ func TestRewrite(t *testing.T) {
 		"/y/../prefix/z": "GET /new/z a.example.com",
 	} {
 		if got := get(t, c, "http://a.example.com"+target); !strings.HasPrefix(got.body, want+"\n") {
-			t.Errorf("%s came as %q; want %q", target, strings.SplitN(got.body, "\n", 2)[0], want)
+			t.Errorf("the backend received %s as %q; want %q", target, strings.SplitN(got.body, "\n", 2)[0], want)
 		}
 	}
 }
@@ -123,14 +123,14 @@ func TestHeaders(t *testing.T) {
 		"GET / set.example.com\n", "X-Set: new\r\n", "X-Add: old\r\n", "X-Add: more\r\n", "X-Add: of the backend\r\n", "X-Forwarded-For: hidden\r\n",
 	} {
 		if !strings.Contains(got.body, want) {
-			t.Errorf("the backend got\n%s\nwant %q", got.body, want)
+			t.Errorf("the backend received\n%s\nwant %q", got.body, want)
 		}
 	}
 	if strings.Contains(got.body, "X-Remove") || got.Header.Get("X-Remove") != "" {
-		t.Error("X-Remove is still there")
+		t.Error("X-Remove was not removed")
 	}
 	if set, add := got.Header["X-Set"], strings.Join(got.Header["X-Add"], " "); len(set) != 1 || set[0] != "new" || add != "old more" {
-		t.Errorf("the client got X-Set %v and X-Add %q; want new, and old more", set, add)
+		t.Errorf("the client received X-Set %v and X-Add %q; want new, and old more", set, add)
 	}
 }
 
@@ -154,24 +154,24 @@ func TestMirror(t *testing.T) {
 	for _, body := range []string{"", "short"} {
 		method := http.MethodPost
 		if got := send(t, c, method, "http://a.example.com/x?y", body, "X-A: 1"); got.Header.Get("X-Backend") != "a" || !strings.HasSuffix(got.body, "\n"+body) {
-			t.Fatalf("body %q: answer of %q: %s", body, got.Header.Get("X-Backend"), got.body)
+			t.Fatalf("body %q: response from %q: %s", body, got.Header.Get("X-Backend"), got.body)
 		}
 		for range 2 {
 			select {
 			case got := <-copies:
 				if !strings.HasPrefix(got, "POST /x?y a.example.com\n") || !strings.Contains(got, "X-A: 1\r\n") || !strings.HasSuffix(got, "\n"+body) {
-					t.Errorf("the copy is\n%s", got)
+					t.Errorf("mirrored request:\n%s", got)
 				}
 			case <-time.After(10 * time.Second):
-				t.Fatal("a copy is missing")
+				t.Fatal("timeout while waiting for a mirrored request")
 			}
 		}
 	}
 	if got := send(t, c, http.MethodPost, "http://a.example.com/", "longer than ten"); !strings.HasSuffix(got.body, "longer than ten") {
-		t.Errorf("the answer to a long body is %s", got.body)
+		t.Errorf("response to a long body: %s", got.body)
 	}
 	if len(copies) > 0 {
-		t.Errorf("unexpected copy: %s", <-copies)
+		t.Errorf("unexpected mirrored request: %s", <-copies)
 	}
 }
 

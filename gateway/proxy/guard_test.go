@@ -34,7 +34,7 @@ func awaitMetric(t *testing.T, f *fixture, line string) {
 			return
 		}
 	}
-	t.Errorf("the metrics lack %q:\n%s", line, text)
+	t.Errorf("metrics do not contain %q:\n%s", line, text)
 }
 
 func TestClientAddresses(t *testing.T) {
@@ -95,10 +95,10 @@ func TestClientAddresses(t *testing.T) {
 			}
 			got := get(t, c, "http://a.example.com"+test.path, headers...)
 			if got.StatusCode != test.status || got.Proto != protocol {
-				t.Errorf("%s of %q over %s: %d %s; want %d", test.path, test.forwarded, protocol, got.StatusCode, got.Proto, test.status)
+				t.Errorf("%s from %q over %s: %d %s; want %d", test.path, test.forwarded, protocol, got.StatusCode, got.Proto, test.status)
 			}
 			if reached := got.Header.Get("X-Backend") != ""; reached != (test.status == 200) {
-				t.Errorf("%s of %q over %s reached the backend: %v", test.path, test.forwarded, protocol, reached)
+				t.Errorf("%s from %q over %s: reached the backend = %v", test.path, test.forwarded, protocol, reached)
 			}
 			if test.status == 403 {
 				denied++
@@ -107,7 +107,7 @@ func TestClientAddresses(t *testing.T) {
 	}
 	awaitMetric(t, f, fmt.Sprintf(`millrace_proxy_denied_total{reason="client_address"} %d`, denied))
 	if text := log.take(); strings.Count(text, `"error":"the rule does not admit the client's address"`) != denied {
-		t.Errorf("the log does not have %d denials:\n%s", denied, text)
+		t.Errorf("want %d denials in the log:\n%s", denied, text)
 	}
 }
 
@@ -168,7 +168,7 @@ func TestFaultyRulesAdmitNoRequest(t *testing.T) {
 		}
 		f.change(group())
 		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 || statusOf(f.Proxy) != "" {
-			t.Errorf("%s: %d after it, refused %q", name, got.StatusCode, statusOf(f.Proxy))
+			t.Errorf("%s: next request %d, rejected %q", name, got.StatusCode, statusOf(f.Proxy))
 		}
 	}
 	port := freePort(t)
@@ -176,6 +176,6 @@ func TestFaultyRulesAdmitNoRequest(t *testing.T) {
 		of("ingress/one/i", "/secret", "a"), of("ingress/one/i", "/", "a"))), backend("a", serve(t, echo("a"))))...)
 	f.change(routes("g", "l", nil, of("ingress/one/i", "/secret", "a", unreadable), of("ingress/one/i", "/", "a")))
 	if got := get(t, client(t, port, nil), "http://a.example.com/secret"); got.StatusCode != 500 {
-		t.Errorf("a rule with a list among others: %d; want 500", got.StatusCode)
+		t.Errorf("rule with an invalid address list: %d; want 500", got.StatusCode)
 	}
 }

@@ -199,7 +199,7 @@ func TestHTTP2Host(t *testing.T) {
 		default:
 		}
 		if got != tc.host {
-			t.Errorf("%s: the backend got the host %q; want %q", name, got, tc.host)
+			t.Errorf("%s: the backend received host %q; want %q", name, got, tc.host)
 		}
 		_ = c.Conn.Close()
 	}
@@ -256,11 +256,11 @@ func TestRapidReset(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(15 * time.Second):
-		t.Error("20,000 streams that were reset at once did not end the connection")
+		t.Error("the connection was not closed after 20,000 reset streams")
 	}
 	release()
 	if most.Load() > 20 {
-		t.Errorf("%d requests at once reached the backend; want as many as streams at most", most.Load())
+		t.Errorf("%d concurrent requests reached the backend; want at most the stream limit", most.Load())
 	}
 	if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != 200 {
 		t.Errorf("another client: %d; want 200", got.StatusCode)
@@ -310,7 +310,7 @@ func TestHeaderFloods(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(15 * time.Second):
-		t.Error("a header of a million frames did not end the connection")
+		t.Error("the connection was not closed after a header of a million frames")
 	}
 	if reached.Load() != 0 {
 		t.Errorf("%d requests reached the backend", reached.Load())

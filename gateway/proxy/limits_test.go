@@ -39,7 +39,7 @@ func TestClientLimits(t *testing.T) {
 		t.Helper()
 		for i, status := range want {
 			if got := get(t, c, "http://a.example.com"+path, "X-Forwarded-For: "+address); got.StatusCode != status {
-				t.Errorf("%s of %s, request %d: %d; want %d", path, address, i, got.StatusCode, status)
+				t.Errorf("%s from %s, request %d: %d; want %d", path, address, i, got.StatusCode, status)
 			}
 		}
 	}
@@ -90,19 +90,19 @@ func TestConcurrentRequests(t *testing.T) {
 	}
 	for protocol, c := range both(t, port) {
 		if got := get(t, c, "http://a.example.com/"); got.StatusCode != 503 {
-			t.Errorf("a third over %s: %d; want 503", protocol, got.StatusCode)
+			t.Errorf("third concurrent request over %s: %d; want 503", protocol, got.StatusCode)
 		}
 	}
 	close(leave)
 	for range 2 {
 		if got := <-statuses; got != 200 {
-			t.Errorf("one of two: %d", got)
+			t.Errorf("one of two concurrent requests: %d", got)
 		}
 	}
 	awaitMetric(t, f, `millrace_proxy_active_requests 0`)
 	for range 3 {
 		if got := get(t, client(t, port, nil), "http://a.example.com/"); got.StatusCode != 200 {
-			t.Errorf("after them: %d; want 200", got.StatusCode)
+			t.Errorf("next request: %d; want 200", got.StatusCode)
 		}
 	}
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="concurrency_limit"} 2`)

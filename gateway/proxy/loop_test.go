@@ -27,7 +27,7 @@ func TestLoop(t *testing.T) {
 			}
 			_, text := status(t, f.Admin(), "/metrics")
 			if !strings.Contains(text, fmt.Sprintf("millrace_proxy_requests_total{code=\"508\",listener=\"l\"} %d\n", maxHops+1)) {
-				t.Errorf("want 9 requests that are answered with 508: %s", text)
+				t.Errorf("want 9 requests with status 508: %s", text)
 			}
 		})
 	}
@@ -58,13 +58,13 @@ func TestHopsPass(t *testing.T) {
 			continue
 		}
 		if got := *seen.Load(); len(got) != 1 || got[0] != want {
-			t.Errorf("%q becomes %q, want %q", in, got, want)
+			t.Errorf("%q was forwarded as %q, want %q", in, got, want)
 		}
 	}
 	if got := get(t, c, "http://a/", "CDN-Loop: "+strings.Repeat("millrace,", 5), "CDN-Loop: millrace, millrace; x, millrace"); got.StatusCode != http.StatusLoopDetected {
 		t.Errorf("eight hops: status %d, want 508", got.StatusCode)
 	}
 	if len(firstHop) != 1 || cap(firstHop) != 1 {
-		t.Error("the shared header has room to be changed")
+		t.Error("the shared header can be modified")
 	}
 }

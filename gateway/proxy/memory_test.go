@@ -50,12 +50,12 @@ func TestIdleConnections(t *testing.T) {
 	}
 	for i, conn := range conns[:7] {
 		if !isClosed(conn, 10*time.Second) {
-			t.Errorf("connection %d of 12 is open; want the last 5", i)
+			t.Errorf("connection %d of 12 is still open; want only the last 5 open", i)
 		}
 	}
 	for _, conn := range append(conns[7:], other) {
 		if isClosed(conn, 10*time.Millisecond) {
-			t.Errorf("a connection of %s was closed", conn.LocalAddr())
+			t.Errorf("connection %s was closed", conn.LocalAddr())
 		}
 	}
 }
@@ -69,7 +69,7 @@ func TestIdleConnectionsMakeRoom(t *testing.T) {
 	}
 	for range 3 {
 		if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 || got.Close {
-			t.Errorf("beside idle connections: %d, Connection: close %v; want 200, and no wish to leave", got.StatusCode, got.Close)
+			t.Errorf("with idle connections: %d, Connection: close %v; want 200 without close", got.StatusCode, got.Close)
 		}
 	}
 }
@@ -95,7 +95,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 				timeout = 10 * time.Second
 			}
 			if isClosed(conn, timeout) != (i < closed) {
-				t.Errorf("%s: connection %d of %d is not as it should be; want the first %d closed", when, i+1, len(conns), closed)
+				t.Errorf("%s: connection %d of %d has the wrong state; want the first %d closed", when, i+1, len(conns), closed)
 			}
 		}
 	}
@@ -111,7 +111,7 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 	check("two more", append(others, last...), 1)
 	const want = `millrace_proxy_load_shed_total{kind="idle_connection"} 9`
 	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, want) {
-		t.Errorf("the metrics lack %s", want)
+		t.Errorf("metrics do not contain %s", want)
 	}
 }
 
@@ -178,7 +178,7 @@ func TestHeadersFillNoMemory(t *testing.T) {
 	}
 	<-outcome
 	if n := 1 + len(held); n > 130 {
-		t.Errorf("the backend has %d requests of about 85 KiB each; want those of 10 MiB", n)
+		t.Errorf("the backend has %d requests of about 85 KiB each; want at most 10 MiB", n)
 	}
 	for range 3 {
 		if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
@@ -198,11 +198,11 @@ func TestLongFramesAreRejected(t *testing.T) {
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("a frame of 512 KiB: %v; want GOAWAY", err)
+			t.Fatalf("frame of 512 KiB: %v; want GOAWAY", err)
 		}
 		if away, ok := frame.(*http2.GoAwayFrame); ok {
 			if away.ErrCode != http2.ErrCodeFrameSize {
-				t.Errorf("a frame of 512 KiB: GOAWAY with %v; want FRAME_SIZE_ERROR", away.ErrCode)
+				t.Errorf("frame of 512 KiB: GOAWAY with %v; want FRAME_SIZE_ERROR", away.ErrCode)
 			}
 			return
 		}
@@ -231,7 +231,7 @@ func TestEndlessHeaderMemory(t *testing.T) {
 	}
 	for i, conn := range conns[:32] {
 		if !isClosed(conn, 10*time.Second) {
-			t.Errorf("connection %d of 40 is open, with 60 KiB that cost a megabyte; want those of 8 MiB", i+1)
+			t.Errorf("connection %d of 40 with 60 KiB, charged as 1 MiB, is still open; want at most 8 MiB", i+1)
 		}
 	}
 	if isClosed(conns[39], 10*time.Millisecond) {
@@ -280,7 +280,7 @@ func TestOpenHeaderMemory(t *testing.T) {
 	}
 	read.Wait()
 	if n := over.Load(); n < 35 || n > 50 {
-		t.Errorf("of 80 connections with a request and a part of another %d were refused or closed; want those beyond 8 MiB", n)
+		t.Errorf("%d of 80 connections with a request and part of another were refused or closed; want those above 8 MiB", n)
 	}
 	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != 200 {
 		t.Errorf("another client: %d; want 200", got.StatusCode)
@@ -308,7 +308,7 @@ func TestShortHeaderMemory(t *testing.T) {
 		}
 	}
 	if refused < 4 || refused > 8 {
-		t.Errorf("%d of 12 requests of about a megabyte were refused; want those beyond 8 MiB", refused)
+		t.Errorf("%d of 12 requests of about 1 MiB were refused; want those above 8 MiB", refused)
 	}
 }
 
@@ -351,7 +351,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 	began := time.Now()
 	for before, same := int64(0), 0; same < 10; time.Sleep(20 * time.Millisecond) {
 		if time.Since(began) > time.Minute {
-			t.Fatalf("the responses continue, or none arrived: %d bytes", written.Load())
+			t.Fatalf("the responses do not stop, or none was sent: %d bytes", written.Load())
 		}
 		now := written.Load()
 		if now == before && now > 0 {
@@ -378,7 +378,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 			break
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("the metrics lack %s: what is refused fills the memory", want)
+			t.Fatalf("metrics do not contain %s: refused requests consume the memory", want)
 		}
 	}
 	for closed := false; !closed; time.Sleep(10 * time.Millisecond) {
@@ -386,7 +386,7 @@ func TestRefusedConnectionsEnd(t *testing.T) {
 			// Reading would unblock the connection. Its deadline ends the test.
 			err := c.WritePing(false, [8]byte{})
 			if errors.Is(err, os.ErrDeadlineExceeded) {
-				t.Fatal("all connections are open")
+				t.Fatal("no connection was closed")
 			}
 			closed = closed || err != nil
 		}

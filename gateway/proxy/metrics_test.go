@@ -88,10 +88,10 @@ func TestMetricsAndAccessLog(t *testing.T) {
 		}
 	}
 	if strings.Contains(lines[0], "secret") {
-		t.Errorf("the query is in the log: %s", lines[0])
+		t.Errorf("the log contains the query: %s", lines[0])
 	}
 	f.apply()
 	if _, text := status(t, f.Admin(), "/metrics"); strings.Contains(text, `listener="l"`) || strings.Contains(text, `route="`) || strings.Contains(text, `backend="a"`) {
-		t.Errorf("series of what has gone are still there:\n%s", text)
+		t.Errorf("series of removed objects are still exposed:\n%s", text)
 	}
 }

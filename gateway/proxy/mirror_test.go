@@ -18,16 +18,16 @@ func TestMirrorsOfTenants(t *testing.T) {
 		}
 	}
 	if len(taken) != 250 {
-		t.Errorf("the backends of a namespace have %d slots; want a quarter of 1,000", len(taken))
+		t.Errorf("backends of one namespace have %d slots; want a quarter of 1,000", len(taken))
 	}
 	if !m.acquire("backend/other/a/80") {
-		t.Error("there is no place for another namespace")
+		t.Error("no slot for another namespace")
 	}
 	m.release("backend/other/a/80")
 	for _, backend := range taken {
 		m.release(backend)
 	}
 	if m.all != 0 || len(m.of) != 0 {
-		t.Errorf("all slots were released, but %d are used, by %v", m.all, m.of)
+		t.Errorf("%d slots in use by %v after all were released", m.all, m.of)
 	}
 }

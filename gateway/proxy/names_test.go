@@ -60,7 +60,7 @@ func TestNames(t *testing.T) {
 		}
 	}
 	if tried < 20 {
-		t.Errorf("only %d names are tried", tried)
+		t.Errorf("only %d names were tested", tried)
 	}
 }
 

@@ -85,26 +85,26 @@ func TestBasicAuthentication(t *testing.T) {
 			}
 			sent := strings.Contains(got.body, "Authorization: ")
 			if wantSent := test.path == "/open" || test.path == "/own"; test.status == 200 && sent != wantSent || strings.Contains(got.body, "Basic") != (test.path == "/open") {
-				t.Errorf("%s over %s: the backend got\n%s", test.path, protocol, got.body)
+				t.Errorf("%s over %s: the backend received\n%s", test.path, protocol, got.body)
 			}
 		}
 	}
 	// Browsers send preflights without a password.
 	if got := send(t, client(t, port, nil), http.MethodOptions, "http://a.example.com/cors", "", "Origin: https://b", "Access-Control-Request-Method: GET"); got.StatusCode != 200 {
-		t.Errorf("a preflight: %d", got.StatusCode)
+		t.Errorf("preflight: %d", got.StatusCode)
 	}
 	if got := get(t, client(t, port, nil), "http://a.example.com/cors", "Origin: https://b"); got.StatusCode != 401 || got.Header.Get("Access-Control-Allow-Origin") != "*" {
-		t.Errorf("a request of another origin: %d %v", got.StatusCode, got.Header)
+		t.Errorf("cross-origin request: %d %v", got.StatusCode, got.Header)
 	}
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="missing_credentials"} 11`)
 	awaitMetric(t, f, `millrace_proxy_denied_total{reason="invalid_credentials"} 10`)
 	text := log.take()
 	if strings.Count(text, `"error":"unknown user or wrong password"`) != 10 {
-		t.Errorf("the log lacks denials:\n%s", text)
+		t.Errorf("denials are missing in the log:\n%s", text)
 	}
 	for _, secret := range []string{"myPassword", "mypassword", hashSHA[5:], "Basic ", basic("sha", "myPassword")[21:]} {
 		if strings.Contains(text, secret) {
-			t.Errorf("the log has %q", secret)
+			t.Errorf("the log contains %q", secret)
 		}
 	}
 }
@@ -121,7 +121,7 @@ func TestUsersChange(t *testing.T) {
 	at := func(what string, want int, name string) {
 		t.Helper()
 		if got := get(t, c, "http://a.example.com/", basic(name, "myPassword")); got.StatusCode != want {
-			t.Errorf("%s: %s gets %d; want %d", what, name, got.StatusCode, want)
+			t.Errorf("%s: status of %s = %d; want %d", what, name, got.StatusCode, want)
 		}
 	}
 	at("the first file", 200, "a")
@@ -132,20 +132,20 @@ func TestUsersChange(t *testing.T) {
 	at("a line that cannot be read", 401, "a")
 	at("other lines", 200, "c")
 	if text := statusOf(f.Proxy); !strings.Contains(text, "line 2") || strings.Contains(text, "plain") {
-		t.Errorf("what is reported of the file is %q", text)
+		t.Errorf("reported error of the file = %q", text)
 	}
 	f.change(usersFile("u", "b:plain"))
 	at("no line that can be read", 401, "b")
 	f.change(usersFile("u", "b:"+hashMD5))
 	at("the file again", 200, "b")
 	if text := statusOf(f.Proxy); text != "" {
-		t.Errorf("refused still: %s", text)
+		t.Errorf("still rejected: %s", text)
 	}
 	f.versions++
 	f.Apply(Update{Version: "gone", Removed: []string{"u"}})
 	at("no file", 500, "b")
 	if got := get(t, c, "http://a.example.com/two"); got.StatusCode != 200 {
-		t.Errorf("the other tenant: %d", got.StatusCode)
+		t.Errorf("other tenant: status %d", got.StatusCode)
 	}
 	f.change(usersFile("u", "b:"+hashMD5))
 	at("the file at last", 200, "b")
@@ -208,13 +208,13 @@ func TestGuesses(t *testing.T) {
 		default:
 		}
 		if got := get(t, user, "http://a.example.com/", basic("a", "myPassword"), from("203.0.113.1")); got.StatusCode != 200 {
-			t.Fatalf("who was let in before: %d", got.StatusCode)
+			t.Fatalf("cached user: status %d", got.StatusCode)
 		}
 		if got := get(t, user, "http://a.example.com/open"); got.StatusCode != 200 {
-			t.Fatalf("who needs no password: %d", got.StatusCode)
+			t.Fatalf("request without password: status %d", got.StatusCode)
 		}
 	}
 	if counts[401] == 0 || counts[429] == 0 || counts[401]+counts[429] != 60 {
-		t.Errorf("guesses were answered %v; want some 401 and some 429", counts)
+		t.Errorf("status codes of attempts = %v; want some 401 and some 429", counts)
 	}
 }

@@ -56,14 +56,14 @@ func TestPlan(t *testing.T) {
 		}
 	}
 	if d := made.Decide(1, plan.Request{Method: http.MethodGet, URL: &url.URL{Host: "a.example"}}); d.Status != 404 || d.Listener != "" {
-		t.Errorf("a port without a listener: %+v", d)
+		t.Errorf("port without a listener: %+v", d)
 	}
 	listener, group, err := made.Listener(10080, "b.example")
 	if listener != "l" || group != "h" || err != nil {
-		t.Errorf("b.example is at %q %q: %v", listener, group, err)
+		t.Errorf("listener of b.example = %q, group %q: %v", listener, group, err)
 	}
 	if _, _, err := made.Listener(10080, "no host"); err == nil {
-		t.Error("what is no host name is found")
+		t.Error("no error for an invalid host name")
 	}
 }
 
@@ -84,7 +84,7 @@ func TestPlanMatchesApplied(t *testing.T) {
 		}
 		reply, planned := get(t, c, text), made.Decide(uint16(port), plan.Request{Method: http.MethodGet, URL: target})
 		if reply.StatusCode != planned.Status || reply.Header.Get("Location") != planned.Location {
-			t.Errorf("%s: answered %d %s, planned %+v", text, reply.StatusCode, reply.Header.Get("Location"), planned)
+			t.Errorf("%s: response %d %s, planned %+v", text, reply.StatusCode, reply.Header.Get("Location"), planned)
 		}
 	}
 }
@@ -102,9 +102,9 @@ func TestPlanNeedsNoKeys(t *testing.T) {
 	}
 	d := made.Decide(10443, plan.Request{Method: http.MethodGet, URL: &url.URL{Scheme: "https", Host: "a.example", Path: "/"}})
 	if d.Status != 0 || len(d.Backends) != 1 || !slices.Equal(d.Backends[0].Endpoints, []netip.AddrPort{netip.MustParseAddrPort("198.18.1.1:443")}) {
-		t.Errorf("decided %+v", d)
+		t.Errorf("decision = %+v", d)
 	}
 	if len(site.GetListener().GetCertificates()) != 1 {
-		t.Error("the resource itself has been changed")
+		t.Error("the resource was modified")
 	}
 }

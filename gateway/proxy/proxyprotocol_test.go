@@ -63,7 +63,7 @@ func TestProxyProtocolAccepted(t *testing.T) {
 				backend("a", serve(t, echo("a"))))...)
 			for _, port := range []uint32{plain, secure} {
 				if got := forwardedFor(t, port, port == secure, test.header); got != test.chain {
-					t.Errorf("port with TLS %v: X-Forwarded-For is %q, want %q", port == secure, got, test.chain)
+					t.Errorf("TLS %v: X-Forwarded-For = %q, want %q", port == secure, got, test.chain)
 				}
 			}
 		})
@@ -149,7 +149,7 @@ func TestProxyProtocolSent(t *testing.T) {
 				t.Errorf("%q, %v; want hello", text, err)
 			}
 			if source := <-got; source != test.want {
-				t.Errorf("the backend got the client %q, want %q", source, test.want)
+				t.Errorf("client address at the backend = %q, want %q", source, test.want)
 			}
 		})
 	}
@@ -179,7 +179,7 @@ func TestProxyProtocolGuards(t *testing.T) {
 			fmt.Fprint(conn, test.header)
 			err := tls.Client(conn, &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}).Handshake()
 			if (err == nil) != test.passes {
-				t.Errorf("%v; want a connection: %v", err, test.passes)
+				t.Errorf("error %v; want a connection: %v", err, test.passes)
 			}
 		})
 	}

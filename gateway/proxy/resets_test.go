@@ -79,7 +79,7 @@ func TestResetsAreBounded(t *testing.T) {
 			}
 			const want = `millrace_proxy_http2_errors_total{type="too_many_resets"}`
 			if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, want) {
-				t.Errorf("the metrics lack %s", want)
+				t.Errorf("metrics do not contain %s", want)
 			}
 		})
 	}

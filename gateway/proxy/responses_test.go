@@ -77,7 +77,7 @@ func TestResponseHeaderMemory(t *testing.T) {
 			shed := f.metrics.shed.WithLabelValues("response")
 			for deadline := time.Now().Add(20 * time.Second); testutil.ToFloat64(shed) == 0; time.Sleep(10 * time.Millisecond) {
 				if time.Now().After(deadline) {
-					t.Fatalf("%d headers of megabytes fit in 32 MiB", clients)
+					t.Fatalf("%d response headers of 1 MiB fit in 32 MiB", clients)
 				}
 			}
 			if got := get(t, client(t, port, nil), "http://a/fine"); got.StatusCode != http.StatusOK {
@@ -104,7 +104,7 @@ func awaitRoom(t *testing.T, port uint32) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("a client after its last request gets %q, %v", line, err)
+			t.Fatalf("after its last request a client receives %q, %v", line, err)
 		}
 	}
 }
@@ -122,7 +122,7 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 			continue
 		}
 		if got := get(t, c, fmt.Sprint("http://a/", status)); got.StatusCode != status {
-			t.Fatalf("status %d became %d", status, got.StatusCode)
+			t.Fatalf("status %d was forwarded as %d", status, got.StatusCode)
 		}
 	}
 	known := 0
@@ -137,7 +137,7 @@ func TestUnknownStatusesShareSeries(t *testing.T) {
 		"requests": testutil.CollectAndCount(f.metrics.requests), "attempts": testutil.CollectAndCount(f.metrics.attempts),
 	} {
 		if got > known {
-			t.Errorf("%d series of %s; want %d at most", got, name, known)
+			t.Errorf("%d series of %s; want at most %d", got, name, known)
 		}
 	}
 	if got := testutil.ToFloat64(f.metrics.requests.WithLabelValues("l", "7xx")); got != 100 {
@@ -162,13 +162,13 @@ func TestMirrorsOfOneBackend(t *testing.T) {
 		get(t, c, "http://a/silent")
 	}
 	if got := testutil.ToFloat64(f.metrics.unmirrored); got != 18 {
-		t.Errorf("%v copies were not sent; want 18 of 20, as a backend has two of eight places", got)
+		t.Errorf("%v mirrored requests were dropped; want 18 of 20, because one backend has two of eight slots", got)
 	}
 	get(t, c, "http://a/")
 	select {
 	case <-copies:
 	case <-time.After(10 * time.Second):
-		t.Error("another backend got no copy")
+		t.Error("the other backend received no mirrored request")
 	}
 }
 
@@ -182,7 +182,7 @@ func TestMirroredBodiesCount(t *testing.T) {
 	// A connection with an unread request is idle and may be evicted, so send more than permitted.
 	for sent := 0; testutil.ToFloat64(f.metrics.unmirrored) == 0; sent++ {
 		if sent == 300 {
-			t.Fatal("300 bodies of 64 KiB, with requests of 88, fit in 4 MiB")
+			t.Fatal("300 bodies of 64 KiB, with requests of 88 KiB, fit in 4 MiB")
 		}
 		conn := dialFrom(t, "127.0.0.2", port)
 		_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 65536\r\n\r\n")

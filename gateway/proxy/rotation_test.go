@@ -61,13 +61,13 @@ func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 				}
 				response, err := c.Do(request)
 				if err != nil {
-					t.Errorf("a request failed: %v", err)
+					t.Errorf("request failed: %v", err)
 					return
 				}
 				_, _ = io.Copy(io.Discard, response.Body)
 				_ = response.Body.Close()
 				if response.StatusCode != http.StatusOK {
-					t.Errorf("a request got %s", response.Status)
+					t.Errorf("request: status %s", response.Status)
 					return
 				}
 				served.Add(1)
@@ -78,7 +78,7 @@ func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 		until := served.Load() + 100
 		for deadline := time.Now().Add(20 * time.Second); served.Load() < until && !t.Failed(); pause(t.Context(), time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Error("no requests are served")
+				t.Error("no requests were served")
 			}
 		}
 	}
@@ -101,6 +101,6 @@ func TestAuthoritiesRotateUnderTraffic(t *testing.T) {
 	third := newCA(t)
 	f.change(trusted(old, third))
 	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != http.StatusBadGateway {
-		t.Errorf("a certificate of the CA that has gone gets %s", got.Status)
+		t.Errorf("certificate of a removed CA: %s", got.Status)
 	}
 }

@@ -86,14 +86,14 @@ func TestForwarded(t *testing.T) {
 		"X-Forwarded-Port: 80\r\n", "X-Forwarded-Scheme: http\r\n", "X-Scheme: http\r\n", "X-Real-Ip: 127.0.0.1\r\n", "X-Request-Id: ",
 	} {
 		if !strings.Contains(got.body, want) {
-			t.Errorf("the backend got\n%s\nwant %q", got.body, want)
+			t.Errorf("the backend received\n%s\nwant %q", got.body, want)
 		}
 	}
 	if strings.Contains(got.body, "203.0.113") || strings.Contains(got.body, "of-the-front") || strings.Contains(got.body, "ftp") {
-		t.Errorf("the backend got values of the client:\n%s", got.body)
+		t.Errorf("the backend received spoofed values of the client:\n%s", got.body)
 	}
 	if id := requestID(got); !regexp.MustCompile("^[0-9a-f]{32}$").MatchString(id) || id == requestID(get(t, client(t, port, nil), "http://a.example.com/")) {
-		t.Errorf("the ID of a request is %q; want 16 random bytes", id)
+		t.Errorf("request ID = %q; want 16 random bytes", id)
 	}
 	got = get(t, client(t, trusting, nil), "http://a.example.com/", headers...)
 	for _, want := range []string{
@@ -101,7 +101,7 @@ func TestForwarded(t *testing.T) {
 		"X-Forwarded-Port: 8443\r\n", "X-Forwarded-Scheme: https\r\n", "X-Scheme: https\r\n", "X-Real-Ip: 203.0.113.2\r\n", "X-Request-Id: of-the-front\r\n",
 	} {
 		if !strings.Contains(got.body, want) {
-			t.Errorf("with two trusted hops the backend got\n%s\nwant %q", got.body, want)
+			t.Errorf("with two trusted hops the backend received\n%s\nwant %q", got.body, want)
 		}
 	}
 }
@@ -205,7 +205,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 			for i := range 5 {
 				fmt.Fprintf(writer, "line %d\n", i)
 				if got, err := lines.ReadString('\n'); err != nil || got != fmt.Sprintf("got line %d\n", i) {
-					t.Fatalf("line %d came as %q, %v", i, got, err)
+					t.Fatalf("line %d received as %q, %v", i, got, err)
 				}
 			}
 			request.Trailer.Set("Repr-Digest", "7")
@@ -214,7 +214,7 @@ func TestStreamsAndTrailers(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := response.Trailer.Get("Grpc-Status"); got != "7" {
-				t.Errorf("trailer %q; want the one of the request", got)
+				t.Errorf("trailer %q; want that of the request", got)
 			}
 		})
 	}
@@ -309,7 +309,7 @@ func TestUpgrade(t *testing.T) {
 	for i := 0; i < 3 || time.Since(begun) < 200*time.Millisecond; i++ {
 		fmt.Fprintf(conn, "line %d\n", i)
 		if got, err := buffered.ReadString('\n'); err != nil || got != fmt.Sprintf("got line %d\n", i) {
-			t.Fatalf("line %d came as %q, %v", i, got, err)
+			t.Fatalf("line %d received as %q, %v", i, got, err)
 		}
 		f.change(routes("r", "l", nil, toward(fmt.Sprintf("/%d", i), "a")))
 	}

@@ -60,7 +60,7 @@ func TestSessionsAtThreeProxies(t *testing.T) {
 			}
 		}
 		if count > 0 {
-			t.Errorf("%s: %d of %d sessions moved", when, count, len(sessions))
+			t.Errorf("%s: %d of %d sessions changed their backend", when, count, len(sessions))
 		}
 	}
 	moved("with one secret")
@@ -87,10 +87,10 @@ func TestSessionBegan(t *testing.T) {
 	x.in.Header.Set("S", text)
 	if got := x.rule.session.find(x, began.Add(59*time.Minute)); got.endpoint == nil || !got.began.Equal(began) || got.old ||
 		got.endpoint.Address.String() != "198.18.0.2:80" {
-		t.Errorf("after 59 minutes: %+v; want the endpoint and the beginning of its token", got)
+		t.Errorf("after 59 minutes: %+v; want the endpoint and start of the token", got)
 	}
 	if got := x.rule.session.find(x, began.Add(time.Hour)); got.endpoint != nil {
-		t.Errorf("after an hour: %+v; want no session", got)
+		t.Errorf("after one hour: %+v; want no session", got)
 	}
 	for i := range text {
 		other := []byte(text)
@@ -98,7 +98,7 @@ func TestSessionBegan(t *testing.T) {
 		x.in.Header.Set("S", string(other))
 		// The last character has unused bits.
 		if got := x.rule.session.find(x, began); got.endpoint != nil && i < len(text)-1 {
-			t.Errorf("with another character at %d: %+v; want no session", i, got)
+			t.Errorf("token with byte %d changed: %+v; want no session", i, got)
 		}
 	}
 
@@ -107,20 +107,20 @@ func TestSessionBegan(t *testing.T) {
 	x.in.Header.Set("S", text)
 	x.sticky = x.rule.session.find(x, began.Add(30*time.Minute))
 	if !x.sticky.old {
-		t.Fatalf("%+v; want it to be of the old secret", x.sticky)
+		t.Fatalf("session %+v; want old = true", x.sticky)
 	}
 	x.weighted, x.endpoint, x.begun = x.sticky.backend, x.sticky.endpoint, began.Add(30*time.Minute)
 	header := http.Header{}
 	x.rule.session.setToken(x, header)
 	x.in.Header.Set("S", header.Get("S"))
 	if got := x.rule.session.find(x, began.Add(59*time.Minute)); got.endpoint != x.endpoint || got.old || !got.began.Equal(began) {
-		t.Errorf("sealed again: %+v; want the same start", got)
+		t.Errorf("resealed token: %+v; want the same start", got)
 	}
 	f.change(shared(3, 2))
 	x = exchangeFor(f)
 	x.in.Header.Set("S", text)
 	if got := x.rule.session.find(x, began); got.endpoint != nil {
-		t.Errorf("after two new secrets: %+v; want no session", got)
+		t.Errorf("after two rotations: %+v; want no session", got)
 	}
 }
 
@@ -156,7 +156,7 @@ func BenchmarkSession(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				if found := made.session.find(x, now); found.endpoint == nil {
-					b.Fatal("the endpoint is not found")
+					b.Fatal("the endpoint was not found")
 				}
 			}
 		})

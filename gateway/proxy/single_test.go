@@ -56,7 +56,7 @@ func TestPortsAreFreeAgain(t *testing.T) {
 			t.Fatalf("Expect: status %d", got.StatusCode)
 		}
 		if got := get(t, c, "http://a/", "Connection: Upgrade", "Upgrade: websocket"); got.StatusCode != http.StatusOK {
-			t.Fatalf("Upgrade that the backend does not take: status %d", got.StatusCode)
+			t.Fatalf("Upgrade ignored by the backend: status %d", got.StatusCode)
 		}
 		response, err := c.Get("http://a/endless")
 		if err != nil {
@@ -65,7 +65,7 @@ func TestPortsAreFreeAgain(t *testing.T) {
 		_ = response.Body.Close()
 	}
 	if got := timeWaitPorts(t, address); got > 10 {
-		t.Errorf("%d ports are used after 150 requests have ended, want next to none", got)
+		t.Errorf("%d ports in TIME-WAIT after 150 finished requests, want at most 10", got)
 	}
 }
 
@@ -107,7 +107,7 @@ func TestUpgradesAreBounded(t *testing.T) {
 		t.Helper()
 		conn, status := switches(t, from, port)
 		if status != want {
-			t.Fatalf("an upgrade from %s: status %d, want %d", from, status, want)
+			t.Fatalf("upgrade from %s: status %d, want %d", from, status, want)
 		}
 		if status == http.StatusSwitchingProtocols {
 			open = append(open, conn)
@@ -120,17 +120,17 @@ func TestUpgradesAreBounded(t *testing.T) {
 		try(each.from, each.want)
 	}
 	if got := get(t, client(t, port, nil), "http://a/"); got.StatusCode != http.StatusOK {
-		t.Errorf("another request: status %d, want 200", got.StatusCode)
+		t.Errorf("other request: status %d, want 200", got.StatusCode)
 	}
 	if _, text := status(t, f.Admin(), "/metrics"); !strings.Contains(text, `millrace_proxy_load_shed_total{kind="backend_connection"} 2`) {
-		t.Error("what is refused is not counted")
+		t.Error("refused connections are not counted")
 	}
 	for _, want := range []int{101, 101, 503} {
 		_ = open[0].Close()
 		open = open[1:]
 		for deadline := time.Now().Add(10 * time.Second); f.table.Load().backends["a"].value.Set.All()[0].Active() > 3; time.Sleep(5 * time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Fatal("an upgrade that has ended has its place still")
+				t.Fatal("a finished upgrade still occupies its slot")
 			}
 		}
 		try("127.0.0.5", want)

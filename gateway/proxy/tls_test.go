@@ -49,7 +49,7 @@ func TestCertificatesByServerName(t *testing.T) {
 	} {
 		got := get(t, client(t, port, &tls.Config{RootCAs: authority.pool()}, tc.protocol), "https://"+tc.host+"/")
 		if name := got.TLS.PeerCertificates[0].DNSNames[0]; name != tc.certificate {
-			t.Errorf("%s: certificate of %s; want that of %s", tc.host, name, tc.certificate)
+			t.Errorf("%s: certificate for %s; want %s", tc.host, name, tc.certificate)
 		}
 		if got.StatusCode != 200 || got.Header.Get("X-Backend") != tc.backend {
 			t.Errorf("%s: %d from %q; want 200 from %q", tc.host, got.StatusCode, got.Header.Get("X-Backend"), tc.backend)
@@ -58,7 +58,7 @@ func TestCertificatesByServerName(t *testing.T) {
 			t.Errorf("%s: HTTP/%d with %q", tc.host, got.ProtoMajor, got.TLS.NegotiatedProtocol)
 		}
 		if !strings.Contains(got.body, "X-Forwarded-Proto: https\r\n") {
-			t.Errorf("%s: the backend got\n%s\nwant X-Forwarded-Proto: https", tc.host, got.body)
+			t.Errorf("%s: the backend received\n%s\nwant X-Forwarded-Proto: https", tc.host, got.body)
 		}
 	}
 	for _, name := range []string{"other.example.org", "sub.example.net", ""} {
@@ -70,7 +70,7 @@ func TestCertificatesByServerName(t *testing.T) {
 	if _, err := tls.Dial("tcp", client127(port), &tls.Config{
 		ServerName: "a.example.com", RootCAs: authority.pool(), MaxVersion: tls.VersionTLS11, MinVersion: tls.VersionTLS10,
 	}); err == nil {
-		t.Error("TLS 1.1 was taken")
+		t.Error("TLS 1.1 was accepted")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestClientValidation(t *testing.T) {
 			_ = response.Body.Close()
 		}
 		if (err == nil) != tc.ok {
-			t.Errorf("%s: error %v; want it to be served: %v", tc.host, err, tc.ok)
+			t.Errorf("%s: error %v; want served: %v", tc.host, err, tc.ok)
 		}
 	}
 
@@ -170,7 +170,7 @@ func TestClientValidation(t *testing.T) {
 	}
 	if response, err := client(t, port, config).Get("https://strict.example.com/"); err == nil {
 		_ = response.Body.Close()
-		t.Error("a ticket of another listener took the place of a certificate")
+		t.Error("a session ticket of another listener was accepted instead of a client certificate")
 	}
 	with := &tls.Config{RootCAs: authority.pool(), ClientSessionCache: tls.NewLRUClientSessionCache(8), Certificates: []tls.Certificate{good}}
 	get(t, client(t, port, with), "https://strict.example.com/")
@@ -180,7 +180,7 @@ func TestClientValidation(t *testing.T) {
 	f.change(others.authority("clients"))
 	if response, err := client(t, port, with).Get("https://strict.example.com/"); err == nil {
 		_ = response.Body.Close()
-		t.Error("a ticket was worth something after its authority was gone")
+		t.Error("a session ticket was accepted after its CA was removed")
 	}
 }
 
@@ -222,10 +222,10 @@ func TestRotation(t *testing.T) {
 	}
 	fresh := get(t, client(t, port, &tls.Config{RootCAs: authority.pool()}), "https://a.example.com/").TLS.PeerCertificates[0]
 	if fresh.SerialNumber.Cmp(first) == 0 {
-		t.Error("a new connection has the first certificate")
+		t.Error("a new connection uses the old certificate")
 	}
 	if got := get(t, client(t, port, &tls.Config{RootCAs: authority.pool(), ClientSessionCache: cache}), "https://a.example.com/"); !got.TLS.DidResume {
-		t.Error("a session was not resumed after its certificate was renewed")
+		t.Error("the session was not resumed after the certificate renewal")
 	}
 
 	other := freePort(t)
@@ -233,7 +233,7 @@ func TestRotation(t *testing.T) {
 	resources[2] = moved
 	start(t, nil, resources...)
 	if got := get(t, client(t, other, &tls.Config{RootCAs: authority.pool(), ClientSessionCache: cache}), "https://a.example.com/"); !got.TLS.DidResume {
-		t.Error("a session was not resumed at another proxy")
+		t.Error("the session was not resumed at another proxy")
 	}
 }
 
@@ -269,7 +269,7 @@ func TestHandshakesTakeTurns(t *testing.T) {
 	}()
 	for _, reply := range []reply{get(t, kept, "https://a.example.com/"), get(t, client(t, plain, nil), "http://a/")} {
 		if reply.StatusCode != 200 {
-			t.Errorf("beside handshakes that wait: %d; want 200", reply.StatusCode)
+			t.Errorf("with pending handshakes: %d; want 200", reply.StatusCode)
 		}
 	}
 	select {
@@ -281,7 +281,7 @@ func TestHandshakesTakeTurns(t *testing.T) {
 		f.queue.Release()
 	}
 	if code := <-answered; code != 200 {
-		t.Errorf("with a turn: %d; want 200", code)
+		t.Errorf("with a slot: %d; want 200", code)
 	}
 	for range maxHandshakes() {
 		f.queue.Acquire(others)

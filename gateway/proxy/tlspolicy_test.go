@@ -39,7 +39,7 @@ func TestTLSPolicy(t *testing.T) {
 					config.RootCAs, config.ServerName = authority.pool(), host
 					conn, err := tls.DialWithDialer(&net.Dialer{Timeout: 20 * time.Second}, "tcp", client127(port), config)
 					if (err == nil) != wanted[name] {
-						t.Errorf("%s, %s: %v; want a connection: %v", host, name, err, wanted[name])
+						t.Errorf("%s, %s: error %v; want a connection: %v", host, name, err, wanted[name])
 					}
 					if err == nil {
 						_ = conn.Close()

@@ -16,6 +16,6 @@ func TestDisabledTracingIsFree(t *testing.T) {
 		x.received(nil, nil)
 		x.finished(http.StatusOK)
 	}); allocations != 0 {
-		t.Errorf("%v allocations for a request", allocations)
+		t.Errorf("%v allocations per request", allocations)
 	}
 }

@@ -249,12 +249,12 @@ func TestTrailers(t *testing.T) {
 				slices.Sort(taken)
 				want := slices.Sorted(slices.Values(forClients))
 				if !slices.Equal(taken, want) {
-					t.Errorf("the client got %q; want %q", taken, want)
+					t.Errorf("the client received %q; want %q", taken, want)
 				}
 				came := <-got
 				slices.Sort(came)
 				if !slices.Equal(came, slices.Sorted(slices.Values(toTake))) {
-					t.Errorf("the backend got %q; want %q", came, toTake)
+					t.Errorf("the backend received %q; want %q", came, toTake)
 				}
 			})
 		}
@@ -280,7 +280,7 @@ func TestLongTrailers(t *testing.T) {
 	}
 	// Each field counts 32 bytes in addition to its text (RFC 7541, section 4.1).
 	if most := 32 << 10 / 33; err == nil && len(response.Trailer) > most {
-		t.Errorf("%d trailers passed; want %d at most, or none", len(response.Trailer), most)
+		t.Errorf("%d trailers were forwarded; want at most %d, or none", len(response.Trailer), most)
 	}
 }
 
@@ -321,6 +321,6 @@ func TestAnnouncedTrailersCount(t *testing.T) {
 		pause(t.Context(), time.Millisecond)
 	}
 	if n := len(held); n > share/each {
-		t.Errorf("the backend has %d requests; want %d at most", n, share/each)
+		t.Errorf("the backend has %d requests; want at most %d", n, share/each)
 	}
 }

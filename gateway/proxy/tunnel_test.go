@@ -123,12 +123,12 @@ func TestTunnels(t *testing.T) {
 	}
 	for _, protocol := range []func(*http.Protocols, bool){(*http.Protocols).SetHTTP1, (*http.Protocols).SetHTTP2} {
 		if got := get(t, client(t, port, &tls.Config{RootCAs: ours.pool()}, protocol), "https://http.example.com/"); got.Header.Get("X-Backend") != "http" {
-			t.Errorf("HTTPS at the same port: %d from %q", got.StatusCode, got.Header.Get("X-Backend"))
+			t.Errorf("HTTPS on the same port: %d from %q", got.StatusCode, got.Header.Get("X-Backend"))
 		}
 	}
 	for _, host := range []string{"b.pass.example.com", "dead.pass.example.com", "other.example.org", ""} {
 		if got, err := exchangeBytes(t, port, &tls.Config{ServerName: host, InsecureSkipVerify: true}, "x"); err == nil {
-			t.Errorf("%q got %q; want an error", host, got)
+			t.Errorf("%q: response %q; want an error", host, got)
 		} else if alert := tls.AlertError(0); errors.As(err, &alert) || strings.Contains(err.Error(), "remote error") {
 			t.Errorf("%q: %v; want the connection closed without an alert", host, err)
 		}
@@ -136,7 +136,7 @@ func TestTunnels(t *testing.T) {
 	// HTTP requests for the host of a tunnel are misdirected.
 	c := client(t, port, &tls.Config{RootCAs: ours.pool(), ServerName: "http.example.com"})
 	if got := get(t, c, "https://http.example.com/", "Host: end.example.com"); got.StatusCode != http.StatusMisdirectedRequest {
-		t.Errorf("a request for a tunnel's host: %d; want 421", got.StatusCode)
+		t.Errorf("request for the host of a tunnel: %d; want 421", got.StatusCode)
 	}
 }
 
@@ -166,7 +166,7 @@ func TestTunnelsCount(t *testing.T) {
 		}
 	}
 	if len(open) != most {
-		t.Fatalf("%d tunnels are open in a share for %d", len(open), most)
+		t.Fatalf("%d tunnels are open, want %d", len(open), most)
 	}
 	_ = open[0].Close()
 	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
@@ -175,7 +175,7 @@ func TestTunnelsCount(t *testing.T) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("when one has ended another gets %q, %v", got, err)
+			t.Fatalf("after the end of one tunnel another receives %q, %v", got, err)
 		}
 	}
 }
@@ -194,7 +194,7 @@ func TestTunnelIdleTimeout(t *testing.T) {
 	defer conn.Close()
 	_ = conn.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := conn.Read(make([]byte, 1)); err == nil || timedOut(err) {
-		t.Errorf("an idle tunnel: %v; want it to be closed", err)
+		t.Errorf("idle tunnel: %v; want it closed", err)
 	}
 	silent, err := net.Dial("tcp", client127(port))
 	if err != nil {
@@ -203,7 +203,7 @@ func TestTunnelIdleTimeout(t *testing.T) {
 	defer silent.Close()
 	_ = silent.SetReadDeadline(time.Now().Add(10 * time.Second))
 	if _, err := silent.Read(make([]byte, 1)); err == nil || timedOut(err) {
-		t.Errorf("a silent connection: %v; want it to be closed", err)
+		t.Errorf("silent connection: %v; want it closed", err)
 	}
 }
 
@@ -232,7 +232,7 @@ func TestTunnelLoop(t *testing.T) {
 				again)...)
 			got, _ := exchangeBytes(t, port, &tls.Config{ServerName: "a.example.com", RootCAs: authority.pool()}, "x")
 			if got != "" {
-				t.Errorf("a loop got the answer %q", got)
+				t.Errorf("response %q through a loop", got)
 			}
 			_, text := status(t, f.Admin(), "/metrics")
 			if want := fmt.Sprintf("millrace_proxy_connections_total %d\n", rounds+1); !strings.Contains(text, want) {
@@ -256,7 +256,7 @@ func forgotten(t *testing.T, f *fixture) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%d and %d connections remain after their end", open, made)
+			t.Fatalf("%d and %d connections remain open", open, made)
 		}
 	}
 }
@@ -271,7 +271,7 @@ func TestTunnelLoopOfTwo(t *testing.T) {
 			bytesBackend("other", client127(ports[1-i])))...))
 	}
 	if got, err := exchangeBytes(t, ports[0], &tls.Config{ServerName: "a.example.com", InsecureSkipVerify: true}, "x"); err == nil {
-		t.Errorf("a loop got the answer %q", got)
+		t.Errorf("response %q through a loop", got)
 	}
 	for i, want := range []int{maxHops + 1, maxHops} {
 		_, text := status(t, both[i].Admin(), "/metrics")

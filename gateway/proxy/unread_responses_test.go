@@ -31,7 +31,7 @@ func TestUnreadResponsesCount(t *testing.T) {
 		for answers := false; !answers; {
 			frame, err := c.ReadFrame()
 			if err != nil {
-				t.Fatalf("%d answers came, but no GOAWAY: %v", answered, err)
+				t.Fatalf("%d responses, but no GOAWAY: %v", answered, err)
 			}
 			switch frame := frame.(type) {
 			case *http2.MetaHeadersFrame:
@@ -41,7 +41,7 @@ func TestUnreadResponsesCount(t *testing.T) {
 			}
 		}
 	}
-	t.Error("200 requests of about 85 KiB were answered, and no GOAWAY came; want those of 10 MiB")
+	t.Error("200 requests of about 85 KiB were answered without GOAWAY; want at most 10 MiB")
 }
 
 func endlessly(t *testing.T) []*resource.Resource {
@@ -67,7 +67,7 @@ func TestUnreadHTTP2ResponsesCount(t *testing.T) {
 	// Three quarters of 2 MiB leave 1,360 KiB: 13 requests of 40 KiB with responses of 64, and perhaps
 	// the next headers.
 	if got := answersUntilGoAway(t, withoutWindow(t, port)); got < 13 || got > 14 {
-		t.Errorf("GOAWAY came after %d answers, want 13 or 14", got)
+		t.Errorf("GOAWAY after %d responses, want 13 or 14", got)
 	}
 }
 
@@ -81,7 +81,7 @@ func answersUntilGoAway(t *testing.T, c *h2conn) (answers int) {
 		for answered := false; !answered; {
 			frame, err := c.ReadFrame()
 			if err != nil {
-				t.Fatalf("%d answers came, but no GOAWAY: %v", answers, err)
+				t.Fatalf("%d responses, but no GOAWAY: %v", answers, err)
 			}
 			switch frame := frame.(type) {
 			case *http2.MetaHeadersFrame:
@@ -119,11 +119,11 @@ func TestUnreadBodiesCount(t *testing.T) {
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("a body above the limit: %v, want 503", err)
+			t.Fatalf("body above the limit: %v, want 503", err)
 		}
 		if answer, ok := frame.(*http2.MetaHeadersFrame); ok {
 			if got := answer.PseudoValue("status"); got != "503" {
-				t.Errorf("a body above the limit: %s, want 503", got)
+				t.Errorf("body above the limit: %s, want 503", got)
 			}
 			return
 		}
@@ -143,7 +143,7 @@ func TestWindowsOfHTTP2(t *testing.T) {
 	start(t, nil, all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), list)...)
 	c := dialHTTP2(t, port)
 	if got := initialWindow(t, c.Framer); got != admission.RequestBodyBytes {
-		t.Errorf("a client may send %d bytes of a body, want %d", got, admission.RequestBodyBytes)
+		t.Errorf("request body window = %d bytes, want %d", got, admission.RequestBodyBytes)
 	}
 	if _, err := c.request(":method GET", ":scheme http", ":authority a", ":path /"); err != nil {
 		t.Fatal(err)
@@ -158,7 +158,7 @@ func TestWindowsOfHTTP2(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := initialWindow(t, http2.NewFramer(conn, conn)); got != admission.AnswerBodyBytes {
-		t.Errorf("a backend may send %d bytes of an answer, want %d", got, admission.AnswerBodyBytes)
+		t.Errorf("response body window = %d bytes, want %d", got, admission.AnswerBodyBytes)
 	}
 }
 
@@ -167,7 +167,7 @@ func initialWindow(t *testing.T, framer *http2.Framer) uint32 {
 	frame, err := framer.ReadFrame()
 	settings, ok := frame.(*http2.SettingsFrame)
 	if err != nil || !ok {
-		t.Fatalf("the first frame is %v (%v), want settings", frame, err)
+		t.Fatalf("first frame = %v (%v), want SETTINGS", frame, err)
 	}
 	window, _ := settings.Value(http2.SettingInitialWindowSize)
 	return window
@@ -185,7 +185,7 @@ func TestUnreadResponsesTimeOut(t *testing.T) {
 	for {
 		frame, err := c.ReadFrame()
 		if err != nil {
-			t.Fatalf("the stream of an answer that is not taken has no end: %v", err)
+			t.Fatalf("the stream of an unread response was not closed: %v", err)
 		}
 		if _, ok := frame.(*http2.RSTStreamFrame); ok {
 			return

@@ -28,11 +28,11 @@ func TestUnreadableFilters(t *testing.T) {
 		"a redirect to two lines":                redirectTo(&resource.Redirect{Location: "/a\r\nSet-Cookie: a"}),
 	} {
 		if _, err := newFilters("r", []*resource.Filter{filter}); err == nil {
-			t.Errorf("%s: not refused", name)
+			t.Errorf("%s: no error", name)
 		}
 	}
 	if _, err := newFilters("r", []*resource.Filter{password("u", "r"), password("v", "r")}); err == nil {
-		t.Error("two passwords: not refused")
+		t.Error("two passwords: no error")
 	}
 }
 
@@ -47,7 +47,7 @@ func TestGuardsAreOfRules(t *testing.T) {
 		rule := toward("/", "a")
 		rule.Backends[0].Filters = []*resource.Filter{filter}
 		if _, err := newRule(rule); err == nil {
-			t.Errorf("%s of a backend: not refused", name)
+			t.Errorf("%s of a backend: no error", name)
 		}
 	}
 }

@@ -55,12 +55,12 @@ func TestUpgradesCount(t *testing.T) {
 				break
 			}
 			if open++; status != http.StatusSwitchingProtocols || own > all4/4 {
-				t.Fatalf("client %d: status %d for upgrade %d; want 503 beyond its share", client, status, own)
+				t.Fatalf("client %d: status %d for upgrade %d; want 503 above its share", client, status, own)
 			}
 		}
 	}
 	if open > all4 || open < all4/2 {
-		t.Errorf("%d upgrades are open; want the %d for which there is room at most", open, all4)
+		t.Errorf("%d upgrades are open; want at most %d", open, all4)
 	}
 }
 
@@ -91,6 +91,6 @@ func TestUpgradesStay(t *testing.T) {
 		_ = half.CloseWrite()
 	}
 	if rest, err := io.ReadAll(reader); err != nil || len(rest) > 0 {
-		t.Errorf("after the client's end: %q, %v; want the backend's", rest, err)
+		t.Errorf("after the client's EOF: %q, %v; want EOF of the backend", rest, err)
 	}
 }

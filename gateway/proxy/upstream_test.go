@@ -107,7 +107,7 @@ func TestEndpointsChange(t *testing.T) {
 				_, _ = io.Copy(io.Discard, response.Body)
 				_ = response.Body.Close()
 				if response.StatusCode != 200 {
-					t.Errorf("status %d while endpoints change", response.StatusCode)
+					t.Errorf("status %d during endpoint changes", response.StatusCode)
 				}
 				served.Add(1)
 			}
@@ -128,7 +128,7 @@ func TestEndpointsChange(t *testing.T) {
 	c := client(t, port, nil)
 	for range 50 {
 		if got := get(t, c, "http://a/"); got.Header.Get("X-Backend") == "0" {
-			t.Fatal("a draining endpoint got a new request")
+			t.Fatal("a draining endpoint received a new request")
 		}
 	}
 }
@@ -153,7 +153,7 @@ func TestWeights(t *testing.T) {
 		}
 	}
 	if len(counts) != 3 {
-		t.Errorf("answers %v; want three kinds", counts)
+		t.Errorf("responses %v; want three kinds", counts)
 	}
 	if got := get(t, c, "http://a/none"); got.StatusCode != 500 {
 		t.Errorf("without a weight above 0: %d; want 500", got.StatusCode)
@@ -180,13 +180,13 @@ func TestSession(t *testing.T) {
 				t.Fatalf("%s: endpoint %s; want %s of the session", name, got.Header.Get("X-Backend"), first.Header.Get("X-Backend"))
 			}
 			if len(got.Cookies()) > 0 || got.Header.Get("X-Session") != "" {
-				t.Errorf("%s: the session is given again: %v", name, got.Header)
+				t.Errorf("%s: the session cookie was sent again: %v", name, got.Header)
 			}
 		}
 	}
 	first := get(t, c, "http://a/cookie")
 	if len(first.Cookies()) != 1 || first.Cookies()[0].Name != "s" || first.Cookies()[0].MaxAge < 3500 || !first.Cookies()[0].HttpOnly {
-		t.Fatalf("cookies %v; want one of an hour", first.Cookies())
+		t.Fatalf("cookies = %v; want one of an hour", first.Cookies())
 	}
 	value := first.Cookies()[0].Value
 	follow("cookie", first, func() reply { return get(t, c, "http://a/cookie", "Cookie: s="+value) })
@@ -201,7 +201,7 @@ func TestSession(t *testing.T) {
 	brief := get(t, c, "http://a/short").Cookies()[0].Value
 	for deadline := time.Now().Add(10 * time.Second); len(get(t, c, "http://a/short", "Cookie: s="+brief).Cookies()) == 0; {
 		if time.Now().After(deadline) {
-			t.Fatal("a session does not end")
+			t.Fatal("the session does not expire")
 		}
 	}
 	f.change(endpoints("a/endpoints"), endpoints("b/endpoints", serve(t, echo("4"))))
@@ -211,7 +211,7 @@ func TestSession(t *testing.T) {
 			continue
 		}
 		if got.Header.Get("X-Backend") != "4" || len(got.Cookies()) != 1 {
-			t.Errorf("after its endpoint has gone: endpoint %s and %v; want 4 and a new session", got.Header.Get("X-Backend"), got.Cookies())
+			t.Errorf("after the removal of its endpoint: endpoint %s, cookies %v; want 4 and a new session", got.Header.Get("X-Backend"), got.Cookies())
 		}
 		break
 	}
@@ -250,6 +250,6 @@ func TestConnectionsAreReused(t *testing.T) {
 	}
 	wait.Wait()
 	if n := accepted.Load(); n > 2*clients {
-		t.Errorf("%d connections for %d clients; want them to be kept", n, clients)
+		t.Errorf("%d connections for %d clients; want them reused", n, clients)
 	}
 }

@@ -202,7 +202,7 @@ func TestUpgradeEarlyBytes(t *testing.T) {
 			fmt.Fprint(conn, "LATER")
 			_ = conn.(*net.TCPConn).CloseWrite()
 			if text := <-got; text != "EARLYLATER" {
-				t.Errorf("the backend got %q, want EARLYLATER", text)
+				t.Errorf("the backend received %q, want EARLYLATER", text)
 			}
 		})
 	}

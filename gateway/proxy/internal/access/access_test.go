@@ -43,11 +43,11 @@ func TestAdmits(t *testing.T) {
 		}
 		for _, client := range test.out {
 			if list.Admits(netip.MustParseAddr(client)) {
-				t.Errorf("%s: %s is let in", test.name, client)
+				t.Errorf("%s: %s is admitted", test.name, client)
 			}
 		}
 		if list.Admits(netip.Addr{}) {
-			t.Errorf("%s: a client without an address is let in", test.name)
+			t.Errorf("%s: a client without an address is admitted", test.name)
 		}
 	}
 }
@@ -59,12 +59,12 @@ func TestUnreadable(t *testing.T) {
 	} {
 		for _, from := range []*resource.ClientAddresses{{Allow: []string{text}}, {Deny: []string{text}}} {
 			if _, err := New(from); err == nil {
-				t.Errorf("%q was taken", text)
+				t.Errorf("no error for %q", text)
 			}
 		}
 	}
 	if _, err := New(&resource.ClientAddresses{}); err == nil {
-		t.Error("a list without entries allows a client")
+		t.Error("a list without entries admits clients")
 	}
 }
 

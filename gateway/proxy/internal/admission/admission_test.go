@@ -20,7 +20,7 @@ func TestClient(t *testing.T) {
 		"2001:db8:1:2:3::4": "2001:db8:1:2::", "fe80::1%eth0": "fe80::",
 	} {
 		if got := Client(netip.MustParseAddr(address)).String(); got != want {
-			t.Errorf("%s is counted as %s; want %s", address, got, want)
+			t.Errorf("Client(%s) = %s; want %s", address, got, want)
 		}
 	}
 }
@@ -44,7 +44,7 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	read := func(c *Connection, bytes, evicted int) {
 		t.Helper()
 		if got := c.Read(bytes); got != evicted {
-			t.Errorf("%d bytes more closed %d connections; want %d", bytes, got, evicted)
+			t.Errorf("reading %d more bytes closed %d connections; want %d", bytes, got, evicted)
 		}
 	}
 	read(second, freeHeaderBytes, 0)
@@ -59,13 +59,13 @@ func TestHeadersCountWhileRead(t *testing.T) {
 	// a1 is idle for longest and is evicted with its header.
 	read(second, freeHeaderBytes+1, 1)
 	if len(o.closed) != 1 || o.closed[0] != "a1" || o.Ledger.bytes != 2*ConnectionBytes+UnreadHeaderCost {
-		t.Errorf("%v were closed, and %d bytes are left; want a1 alone, with its header", o.closed, o.Ledger.bytes)
+		t.Errorf("closed %v, %d bytes remain; want only a1 closed, and its header released", o.closed, o.Ledger.bytes)
 	}
 	first.Close()
 	// A header beyond the client's limit closes its own connection after the longer idle ones.
 	read(second, room, 2)
 	if second.Close(); o.Ledger.bytes != 0 || o.Ledger.open != 0 {
-		t.Errorf("%d bytes of %d connections are left", o.Ledger.bytes, o.Ledger.open)
+		t.Errorf("%d bytes of %d connections remain", o.Ledger.bytes, o.Ledger.open)
 	}
 }
 
@@ -108,19 +108,19 @@ func TestLongestIdleIsEvicted(t *testing.T) {
 	first.Busy()
 	first.Idle()
 	if third := o.open("a3", alice, false); third == nil || len(o.closed) != 1 || o.closed[0] != "a2" {
-		t.Fatalf("alice's third closed %v; want a2, which was idle for longer than a1", o.closed)
+		t.Fatalf("the third connection of alice closed %v; want a2, which was idle longer than a1", o.closed)
 	}
 	if second.Close(); o.Ledger.open != 3 {
-		t.Errorf("%d are open after one was closed twice; want 3", o.Ledger.open)
+		t.Errorf("%d open connections after one was closed twice; want 3", o.Ledger.open)
 	}
 	first.Busy()
 	o.open("b2", bob, false).Busy()
 	if len(o.closed) != 2 || o.closed[1] != "b1" {
-		t.Fatalf("bob's second closed %v; want b1, the longest idle of all", o.closed[1:])
+		t.Fatalf("the second connection of bob closed %v; want b1, which was idle the longest", o.closed[1:])
 	}
 	o.open("a4", alice, false).Busy()
 	if o.open("b3", bob, false) != nil || o.open("a5", alice, false) != nil {
-		t.Error("a connection was let in where all have requests")
+		t.Error("a connection was admitted although all others have requests")
 	}
 	if len(o.closed) != 3 {
 		t.Errorf("%v were closed; want three", o.closed)
@@ -141,19 +141,19 @@ func TestShare(t *testing.T) {
 		}
 	}
 	if served < 18 || served > 20 || requested < 80 {
-		t.Errorf("of 100 MiB the greedy client got %d; want its share of 20. %d were asked to leave", served, requested)
+		t.Errorf("the greedy client received %d of 100 MiB; want its share of 20. %d connections received leave", served, requested)
 	}
 	if room, leave, _ := modest.Begin(1 << 20); !room || leave {
 		t.Errorf("another client: room %v, leave %v", room, leave)
 	}
 	for i := range 70 {
 		if room, _, _ := front.Begin(1 << 20); !room {
-			t.Errorf("the proxy in front got %d MiB", i)
+			t.Errorf("the front proxy was admitted for %d MiB only", i)
 			break
 		}
 	}
 	if room, leave, _ := modest.Begin(20 << 20); room || !leave {
-		t.Errorf("beyond all: room %v, leave %v", room, leave)
+		t.Errorf("above the total limit: room %v, leave %v", room, leave)
 	}
 }
 
@@ -162,15 +162,15 @@ func TestRefusedEnd(t *testing.T) {
 	o := &opener{Ledger: New(Limits{Bytes: 16 << 20})}
 	c := o.open("a", alice, false)
 	if first, second := c.Refuse(1<<20), c.Refuse(1); !first || second {
-		t.Errorf("a sixteenth: %v, and a byte more: %v; want only the first", first, second)
+		t.Errorf("Refuse(1 MiB) = %v, one more byte: %v; want true and false", first, second)
 	}
 	if c.Drop(); len(o.closed) != 1 {
-		t.Errorf("closed: %v; want the connection", o.closed)
+		t.Errorf("closed %v; want the connection", o.closed)
 	}
 	c.Refused(1 << 20)
 	c.Refused(1)
 	if !c.Refuse(1 << 20) {
-		t.Error("what has ended still counts")
+		t.Error("a closed connection is still counted")
 	}
 }
 
@@ -184,14 +184,14 @@ func TestIdleMakeRoom(t *testing.T) {
 		o.open(name, alice, true)
 	}
 	if room, _, evicted := requester.Begin(8 * ConnectionBytes); room || evicted != 0 {
-		t.Fatalf("too much: room %v, %d closed; want neither", room, evicted)
+		t.Fatalf("above the limit: room %v, %d closed; want neither", room, evicted)
 	}
 	room, leave, evicted := requester.Begin(2 * ConnectionBytes)
 	if !room || leave || evicted != 2 || o.closed[0] != "a1" || o.closed[1] != "a2" {
 		t.Errorf("room %v, leave %v, closed %v; want room, leave false, and a1 and a2 closed", room, leave, o.closed)
 	}
 	if _, leave, _ := requester.Begin(4 * ConnectionBytes); !leave {
-		t.Error("no client is asked to leave above three quarters of the memory")
+		t.Error("leave = false with more than three quarters of the memory in use")
 	}
 }
 
@@ -212,7 +212,7 @@ func TestSmallClientsAreAdmitted(t *testing.T) {
 	modest.Busy()
 	for i := range 9 {
 		if room, _, _ := modest.Begin(ConnectionBytes); !room {
-			t.Fatalf("a client with %d requests does not fit beside clients with hundreds", i)
+			t.Fatalf("a client with %d requests is rejected although others have hundreds", i)
 		}
 	}
 }
@@ -226,11 +226,11 @@ func TestClientConnections(t *testing.T) {
 			connection.Busy()
 		}
 		if (connection != nil) != want {
-			t.Errorf("connection %d of a client that may have 2 is opened: %t", i+1, connection != nil)
+			t.Errorf("connection %d of a client limited to 2 opened = %t", i+1, connection != nil)
 		}
 	}
 	if o.open("", alice, true) == nil {
-		t.Error("the third connection of a shared client is refused")
+		t.Error("the third connection of a shared client was rejected")
 	}
 }
 
@@ -270,7 +270,7 @@ func TestAccount(t *testing.T) {
 					resting += of.idleBytes
 				}
 				if resting != l.idleBytes {
-					t.Fatalf("idle connections have %d bytes, by their clients %d", l.idleBytes, resting)
+					t.Fatalf("idle connections use %d bytes, but their clients %d", l.idleBytes, resting)
 				}
 				if l.bytes > limits.Bytes || l.open > limits.Connections || l.bytes < 0 || l.open < 0 {
 					t.Fatalf("%d connections, %d bytes", l.open, l.bytes)
@@ -286,7 +286,7 @@ func TestAccount(t *testing.T) {
 			c.Close()
 		}
 		if l.bytes != 0 || l.open != 0 || len(l.clients) != 0 || l.idleBytes != 0 || len(l.idleClients) != 0 {
-			t.Fatalf("left: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), len(l.idleClients))
+			t.Fatalf("remaining: %d bytes, %d connections, %d clients, %d idle", l.bytes, l.open, len(l.clients), len(l.idleClients))
 		}
 	})
 }

@@ -42,10 +42,10 @@ func TestRoundRobin(t *testing.T) {
 		<-had
 	}
 	if want := []string{"a1", "b1", "a2", "b2", "a3", "a4"}; !slices.Equal(got, want) {
-		t.Errorf("turns of %v; want %v", got, want)
+		t.Errorf("order of slots = %v; want %v", got, want)
 	}
 	if turns.Release(); turns.free != 1 || len(turns.waiting) != 0 {
-		t.Errorf("%d turns are free, %d clients wait; want 1 and none", turns.free, len(turns.waiting))
+		t.Errorf("%d free slots, %d waiting clients; want 1 and 0", turns.free, len(turns.waiting))
 	}
 }
 
@@ -57,7 +57,7 @@ func TestTryAcquire(t *testing.T) {
 		before := turns.waits()
 		go func() {
 			if all, own := turns.TryAcquire(client, 3, 2); !all || !own {
-				t.Errorf("it does not wait: %v, %v", all, own)
+				t.Errorf("TryAcquire = %v, %v; want true", all, own)
 			}
 			had <- struct{}{}
 		}()
@@ -85,7 +85,7 @@ func TestTryAcquire(t *testing.T) {
 		<-had
 	}
 	if turns.Release(); turns.free != 1 || turns.waiters != 0 {
-		t.Errorf("%d turns are free, %d wait; want 1 and none", turns.free, turns.waiters)
+		t.Errorf("%d free slots, %d waiters; want 1 and 0", turns.free, turns.waiters)
 	}
 }
 

@@ -18,19 +18,19 @@ func TestResets(t *testing.T) {
 		return count
 	}
 	if n := resets(now); n != resetBurst {
-		t.Errorf("%d resets at once; want %d", n, resetBurst)
+		t.Errorf("%d resets allowed immediately; want %d", n, resetBurst)
 	}
 	if n := resets(now.Add(3 * time.Second)); n != 3*resetRate {
-		t.Errorf("%d after three seconds; want %d", n, 3*resetRate)
+		t.Errorf("%d allowed after three seconds; want %d", n, 3*resetRate)
 	}
 	if n := resets(now.Add(time.Hour)); n != resetBurst {
-		t.Errorf("%d after an hour; want %d", n, resetBurst)
+		t.Errorf("%d allowed after one hour; want %d", n, resetBurst)
 	}
 	conn.Close()
 	if conn.Reset(now.Add(time.Hour)) {
-		t.Error("the end of the connection counts as a reset")
+		t.Error("closing the connection counts as a reset")
 	}
 	if conn, _ = l.Open(alice, true, func() {}); resets(now) != 1000 {
-		t.Error("the resets of a proxy in front are bounded")
+		t.Error("resets of a front proxy are limited")
 	}
 }

@@ -40,7 +40,7 @@ func TestPickTakesTheLessBusy(t *testing.T) {
 	set := NewSet(&Settings{}, addresses(4), nil, start)
 	for endpoint, n := range count(t, set, start, 4000, true) {
 		if n < 950 || n > 1050 || endpoint.Active() != int64(n) {
-			t.Errorf("%v got %d of 4000 (%d active); want about 1000", endpoint.Address, n, endpoint.Active())
+			t.Errorf("%v received %d of 4000 requests (%d active); want about 1000", endpoint.Address, n, endpoint.Active())
 		}
 	}
 }
@@ -51,7 +51,7 @@ func TestPickComparesTwo(t *testing.T) {
 	busy := set.all[0]
 	busy.active.Store(1 << 20)
 	if taken := count(t, set, start, 100, true); taken[busy] != 0 {
-		t.Errorf("the busy endpoint got %d of 100 requests; want 0", taken[busy])
+		t.Errorf("the busy endpoint received %d of 100 requests; want 0", taken[busy])
 	}
 }
 
@@ -63,7 +63,7 @@ func TestPickComparesAnyTwo(t *testing.T) {
 		set.all[i].active.Store(active)
 	}
 	if taken := count(t, set, start, 500, false); taken[set.all[1]] == 0 || taken[set.all[3]] > 0 {
-		t.Errorf("the second busiest of four endpoints got %d and the busiest %d of 500 requests; want about 83 and 0",
+		t.Errorf("the second busiest of four endpoints received %d and the busiest %d of 500 requests; want about 83 and 0",
 			taken[set.all[1]], taken[set.all[3]])
 	}
 }
@@ -72,14 +72,14 @@ func TestPickLimits(t *testing.T) {
 	set := NewSet(&Settings{MaxRequests: 2}, addresses(3), nil, start)
 	taken := count(t, set, start, 6, true)
 	if len(taken) != 3 {
-		t.Errorf("six requests went to %d endpoints; want 3", len(taken))
+		t.Errorf("six requests were sent to %d endpoints; want 3", len(taken))
 	}
 	if _, err := set.Pick(start, nil); !errors.Is(err, ErrBusy) {
 		t.Errorf("error %v; want ErrBusy", err)
 	}
 	set.all[1].Release()
 	if endpoint, err := set.Pick(start, nil); err != nil || endpoint != set.all[1] {
-		t.Errorf("picked %v, %v; want the one with room", endpoint, err)
+		t.Errorf("Pick = %v, %v; want the endpoint below its limit", endpoint, err)
 	}
 	if _, err := NewSet(&Settings{}, nil, nil, start).Pick(start, nil); !errors.Is(err, ErrNone) {
 		t.Errorf("error %v; want ErrNone", err)
@@ -91,12 +91,12 @@ func TestPickLeavesOutTried(t *testing.T) {
 	for range 100 {
 		endpoint, err := set.Pick(start, set.all[:2])
 		if err != nil || endpoint != set.all[2] {
-			t.Fatalf("picked %v, %v; want the one that was not tried", endpoint, err)
+			t.Fatalf("Pick = %v, %v; want the endpoint that was not tried", endpoint, err)
 		}
 		endpoint.Release()
 	}
 	if _, err := set.Pick(start, set.all); err != nil {
-		t.Errorf("all were tried: %v; want any", err)
+		t.Errorf("Pick after all were tried: %v; want any endpoint", err)
 	}
 }
 
@@ -105,13 +105,13 @@ func TestDrainingGetsNoNewConnections(t *testing.T) {
 	list[0].Draining = true
 	set := NewSet(&Settings{}, list, nil, start)
 	if n := count(t, set, start, 300, false)[set.all[0]]; n != 0 {
-		t.Errorf("the draining endpoint got %d requests", n)
+		t.Errorf("the draining endpoint received %d requests", n)
 	}
 	for i := range list {
 		list[i].Draining = true
 	}
 	if n := len(count(t, NewSet(&Settings{}, list, set, start), start, 300, false)); n != 3 {
-		t.Errorf("%d endpoints got requests; want all 3 where all are draining", n)
+		t.Errorf("%d endpoints received requests; want all 3 if all are draining", n)
 	}
 }
 
@@ -119,7 +119,7 @@ func TestSlowStart(t *testing.T) {
 	settings := &Settings{SlowStart: 10 * time.Second}
 	first := NewSet(settings, addresses(2), nil, start)
 	if !first.all[0].since.IsZero() {
-		t.Error("the first endpoints of a backend start slowly")
+		t.Error("slow start applies to the first endpoints of a backend")
 	}
 	count(t, first, start, 20, true)
 	set := NewSet(settings, addresses(3), first, start)
@@ -128,11 +128,11 @@ func TestSlowStart(t *testing.T) {
 	}
 	// The old endpoints have about ten each, so a tenth of the share is about one.
 	if n := count(t, set, start, 10, true)[set.all[2]]; n > 3 {
-		t.Errorf("a new endpoint got %d of 10 requests at once; want a tenth of the load", n)
+		t.Errorf("a new endpoint received %d of 10 concurrent requests; want a tenth of the load", n)
 	}
 	count(t, set, start.Add(10*time.Second), 60, true)
 	if a, b := set.all[0].Active(), set.all[2].Active(); b < a-3 || b > a+3 {
-		t.Errorf("after its start the new endpoint has %d requests, another %d; want the same", b, a)
+		t.Errorf("after the slow start the new endpoint has %d requests, another %d; want equal numbers", b, a)
 	}
 }
 
@@ -146,27 +146,27 @@ func TestEjection(t *testing.T) {
 	set.Failed(bad, start)
 	set.Failed(bad, start)
 	if bad.Ejected(start) {
-		t.Fatal("left out after two failures in a row; want three")
+		t.Fatal("ejected after two consecutive failures; want three")
 	}
 	set.Failed(bad, start)
 	if !bad.Ejected(start) || bad.Ejected(start.Add(10*time.Second)) {
-		t.Fatal("want it left out for ten seconds after three failures in a row")
+		t.Fatal("want an ejection of ten seconds after three consecutive failures")
 	}
 	if n := count(t, set, start, 400, false)[bad]; n != 0 {
-		t.Errorf("what is left out got %d requests", n)
+		t.Errorf("the ejected endpoint received %d requests", n)
 	}
 	if bad.Take(start) {
-		t.Error("what is left out was taken")
+		t.Error("the ejected endpoint was selected")
 	}
 	later := start.Add(11 * time.Second)
 	if n := count(t, set, later, 400, false)[bad]; n == 0 {
-		t.Error("it got nothing after its time")
+		t.Error("the endpoint received no request after its ejection")
 	}
 	for range 3 {
 		set.Failed(bad, later)
 	}
 	if !bad.Ejected(later.Add(14*time.Second)) || bad.Ejected(later.Add(15*time.Second)) {
-		t.Error("want it left out for twice as long, but not above the limit")
+		t.Error("want the ejection time doubled up to the limit")
 	}
 }
 
@@ -181,7 +181,7 @@ func TestEjectionLimit(t *testing.T) {
 			}
 		}
 		if ejected != want {
-			t.Errorf("of %d endpoints that fail %d are left out; want %d", n, ejected, want)
+			t.Errorf("%d endpoints fail, %d are ejected; want %d", n, ejected, want)
 		}
 	}
 }

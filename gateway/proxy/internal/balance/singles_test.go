@@ -66,7 +66,7 @@ func TestSingles(t *testing.T) {
 				}
 				end, ok := endpoint.TakeSingle(client, request, now)
 				if ok != want {
-					t.Fatalf("a connection of %s: %v, want %v with %d ports, %d of its own, %d requests, %d of its own", client, ok, want, ports, mine, requests, own)
+					t.Fatalf("connection of %s: %v, want %v; %d ports, %d of the client, %d requests, %d of the client", client, ok, want, ports, mine, requests, own)
 				}
 				if ok {
 					open = append(open, held{client, request, end})
@@ -79,7 +79,7 @@ func TestSingles(t *testing.T) {
 		now = now.Add(timeWait)
 		endpoint.singles.expire(now)
 		if s := &endpoint.singles; s.open.all+s.ports.all+len(s.open.of)+len(s.ports.of)+len(s.inTimeWait) != 0 {
-			t.Fatalf("something is held still: %+v", s)
+			t.Fatalf("counters are not zero after release: %+v", s)
 		}
 	})
 }

@@ -89,7 +89,7 @@ func TestHTTPoxy(t *testing.T) {
 	request.Header.Add("PROXY", "203.0.113.10:3128")
 	request.Header.Set("Proxy-Status", "kept")
 	if status := Request(request); status != 0 {
-		t.Fatalf("refused with %d", status)
+		t.Fatalf("rejected with status %d", status)
 	}
 	if given := request.Header.Values("Proxy"); len(given) > 0 {
 		t.Errorf("Proxy is %q, want none", given)

@@ -37,11 +37,11 @@ func TestClient(t *testing.T) {
 		}
 		chain := Chain(test.remote, forwarded, test.hops)
 		if got, client := strings.Join(chain, ","), Client(chain).String(); got != test.chain || client != test.client {
-			t.Errorf("%s, %q, %d hops: %s, client %s; want %s, %s",
+			t.Errorf("%s, %q, %d hops: chain %s, client %s; want %s, %s",
 				test.remote, test.forwarded, test.hops, got, client, test.chain, test.client)
 		}
 		if len(forwarded) > 0 && !slices.Equal(forwarded, strings.Split(test.forwarded, "|")) {
-			t.Error("the header was changed")
+			t.Error("the header was modified")
 		}
 	}
 }

@@ -74,21 +74,21 @@ func read(t *testing.T, segments ...[]byte) {
 		t.Fatalf("server name %q; want a.example.com", hello.ServerName)
 	}
 	if sent := bytes.Join(segments, nil); !bytes.HasPrefix(sent, hello.ID[:]) {
-		t.Fatalf("the mark is %x, and %x were sent", hello.ID, sent[:len(hello.ID)])
+		t.Fatalf("ID = %x, but %x was sent", hello.ID, sent[:len(hello.ID)])
 	}
 	got, err := io.ReadAll(again)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := append(bytes.Join(segments, nil), "rest"...); !bytes.Equal(got, want) {
-		t.Fatalf("%d bytes are given again; want the %d that were sent", len(got), len(want))
+		t.Fatalf("%d bytes are replayed; want %d", len(got), len(want))
 	}
 }
 
 func TestReadAtAnySplit(t *testing.T) {
 	whole := clientHello(t, 0, 16384)
 	if len(whole) < 1400 {
-		t.Errorf("the ClientHello has %d bytes; want a post-quantum one that spans segments", len(whole))
+		t.Errorf("the ClientHello has %d bytes; want a post-quantum one in several segments", len(whole))
 	}
 	for cut := 1; cut < len(whole); cut++ {
 		read(t, whole[:cut], whole[cut:])
@@ -103,7 +103,7 @@ func TestReadInManyRecords(t *testing.T) {
 func TestReadAbove16KiB(t *testing.T) {
 	long := clientHello(t, 150, 16384)
 	if len(long) < 20_000 {
-		t.Fatalf("the ClientHello has %d bytes; want more than a record holds", len(long))
+		t.Fatalf("the ClientHello has %d bytes; want more than one record", len(long))
 	}
 	read(t, long)
 }
@@ -120,7 +120,7 @@ func TestReadRefuses(t *testing.T) {
 			_ = client.Close()
 		}()
 		if _, _, err := Read(server, 10*time.Second); err == nil {
-			t.Errorf("%s was taken for a ClientHello", name)
+			t.Errorf("%s was accepted as a ClientHello", name)
 		}
 		_ = server.Close()
 	}
@@ -128,6 +128,6 @@ func TestReadRefuses(t *testing.T) {
 	defer client.Close()
 	defer server.Close()
 	if _, _, err := Read(server, time.Millisecond); err == nil {
-		t.Error("silence was taken for a ClientHello")
+		t.Error("no error for a connection without data")
 	}
 }

@@ -51,19 +51,19 @@ func TestVerify(t *testing.T) {
 		}
 	}
 	if v.cached.Len() != 5 {
-		t.Errorf("%d are stored; want 5", v.cached.Len())
+		t.Errorf("%d entries are cached; want 5", v.cached.Len())
 	}
 	// An unknown name is verified against the slowest hash, with a correct password.
 	if got := v.Verify(t.Context(), users, someone, "nobody", "myPassword"); got != Wrong {
-		t.Errorf("who is no user has the password of one: %v", got)
+		t.Errorf("unknown user with a valid password: %v", got)
 	}
 	if got := v.Verify(t.Context(), &Users{}, someone, "sha", "myPassword"); got != Wrong {
-		t.Errorf("a file without users accepts one: %v", got)
+		t.Errorf("file without users: %v", got)
 	}
 	ended, end := context.WithCancel(t.Context())
 	end()
 	if got := v.Verify(ended, users, someone, "sha", "other"); got != Busy {
-		t.Errorf("whose client has left: %v; want no verification", got)
+		t.Errorf("canceled request: %v; want no verification", got)
 	}
 }
 
@@ -89,7 +89,7 @@ func TestRemembersNoOldPassword(t *testing.T) {
 		}
 	}
 	if v.mac("h", "ab", "c") == v.mac("h", "a", "bc") {
-		t.Error("two names with passwords are one")
+		t.Error("two pairs of user and password have the same MAC")
 	}
 }
 
@@ -113,7 +113,7 @@ func TestCachedPasswordsAreFree(t *testing.T) {
 	}
 	for range 100 - maxPerClient {
 		if got := <-results; got != ClientBusy {
-			t.Fatalf("a guess above the limit: %v; want Impatient", got)
+			t.Fatalf("attempt above the limit of a client: %v; want ClientBusy", got)
 		}
 	}
 	for i := range 100 {
@@ -121,16 +121,16 @@ func TestCachedPasswordsAreFree(t *testing.T) {
 	}
 	for range 100 - (maxWaiting - maxPerClient) {
 		if got := <-results; got != Busy {
-			t.Fatalf("a guess of one client too many: %v; want Busy", got)
+			t.Fatalf("one attempt too many of one client: %v; want Busy", got)
 		}
 	}
 	if got := v.Verify(t.Context(), users, someone, "a", "myPassword"); got != Right {
-		t.Errorf("who was let in before: %v", got)
+		t.Errorf("cached user: %v", got)
 	}
 	v.queue.Release()
 	for range maxWaiting {
 		if got := <-results; got != Wrong {
-			t.Errorf("a guess: %v", got)
+			t.Errorf("attempt: %v", got)
 		}
 	}
 }
@@ -143,7 +143,7 @@ func TestUnknownUsersCostTheSame(t *testing.T) {
 	}
 	proof, known := users.lookup("nobody")
 	if known || proof.hash != ofBcrypt {
-		t.Errorf("%v, held against %s", known, proof.hash)
+		t.Errorf("known = %v, hash %s", known, proof.hash)
 	}
 }
 
@@ -159,14 +159,14 @@ func TestUnreadable(t *testing.T) {
 	} {
 		users, err := Parse([]byte("good:" + ofSHA + "\n" + line + "\nfine:" + ofSHA + "\n"))
 		if err == nil {
-			t.Errorf("%s was taken", line)
+			t.Errorf("no error for %s", line)
 			continue
 		}
 		if !strings.HasPrefix(err.Error(), "line 2: ") || strings.Contains(err.Error(), secret) || strings.Contains(err.Error(), string(dear[7:])) {
 			t.Errorf("%s: %v", line, err)
 		}
 		if len(users.users) != 2 {
-			t.Errorf("%s: %d users; want those of the other lines", line, len(users.users))
+			t.Errorf("%s: %d users; want those of the valid lines", line, len(users.users))
 		}
 	}
 	if _, err := Parse([]byte(strings.Repeat("x\n", 1000))); err == nil || len(err.Error()) > 300 {
@@ -181,7 +181,7 @@ func FuzzParse(f *testing.F) {
 		users, _ := Parse(file)
 		for name := range users.users {
 			if name == "" || strings.ContainsAny(name, ":\n") {
-				t.Fatalf("a user %q", name)
+				t.Fatalf("invalid user name %q", name)
 			}
 		}
 	})

@@ -42,7 +42,7 @@ func compareRequest(t *testing.T, text string) (isUsual bool) {
 	reader := bufio.NewReader(strings.NewReader(text))
 	theirs, err := http.ReadRequest(reader)
 	if err == nil && framing == FramingUnique && lengthField.MatchString(header) && codingField.MatchString(header) {
-		t.Fatalf("%q: both framing fields were not found", text)
+		t.Fatalf("%q: both framing fields were not detected", text)
 	}
 	if !isUsual {
 		return false
@@ -53,7 +53,7 @@ func compareRequest(t *testing.T, text string) (isUsual bool) {
 	length := int(ours.ContentLength)
 	body, err := io.ReadAll(theirs.Body)
 	if isWhole := length <= len(rest); isWhole != (err == nil) || isWhole && string(body) != rest[:length] {
-		t.Fatalf("%q: %d bytes of body; net/http %q, %v", text, length, body, err)
+		t.Fatalf("%q: body of %d bytes; net/http %q, %v", text, length, body, err)
 	}
 	if left, _ := io.ReadAll(reader); length <= len(rest) && string(left) != rest[length:] {
 		t.Fatalf("%q: net/http left %q after the request", text, left)

@@ -197,7 +197,7 @@ func TestResponses(t *testing.T) {
 				t.Errorf("%s, %s:\n%s\nnet/http\n%s", name, method, got, want)
 			}
 			if w.handed.Load() > 0 {
-				t.Errorf("%s: handed over", name)
+				t.Errorf("%s: handed over, want served by the loop", name)
 			}
 		}
 	}
@@ -411,7 +411,7 @@ func TestTLS(t *testing.T) {
 		}
 		body, _ := io.ReadAll(response.Body)
 		if string(body) != test.want || (w.handed.Load() == before) != test.isOne {
-			t.Errorf("%q; want %q, in the loop %v", body, test.want, test.isOne)
+			t.Errorf("%q; want %q, served by the loop: %v", body, test.want, test.isOne)
 		}
 		one.CloseIdleConnections()
 	}

@@ -90,7 +90,7 @@ func TestConcurrent(t *testing.T) {
 			}
 			counted, got := table.Begin(limited, client, noon)
 			if (got == Admitted) != (len(open[client]) < most) || got == RateExceeded {
-				t.Fatalf("%v with %d of %d in progress", got, len(open[client]), most)
+				t.Fatalf("%v with %d of %d requests in progress", got, len(open[client]), most)
 			}
 			if got == Admitted {
 				open[client] = append(open[client], counted)
@@ -131,7 +131,7 @@ func TestUnreadable(t *testing.T) {
 		"an exemption": {Concurrent: 1, Exempt: []string{"a"}},
 	} {
 		if _, err := New(from, ""); err == nil {
-			t.Errorf("%s was taken", name)
+			t.Errorf("no error for %s", name)
 		}
 	}
 	if got := rule(t, &resource.ClientLimit{Concurrent: 1}).Status; got != 503 {

@@ -26,7 +26,7 @@ func TestMap(t *testing.T) {
 				pairs = slices.Insert(pairs, 0, [2]int{key, value})
 				pairs = pairs[:min(len(pairs), max(most, 1))]
 			} else if value, ok := table.Get(key); ok != (at >= 0) || ok && value != pairs[at][1] {
-				t.Fatalf("%d is %d, %v; want one of %v", key, value, ok, pairs)
+				t.Fatalf("Get(%d) = %d, %v; want one of %v", key, value, ok, pairs)
 			} else if ok {
 				pair := pairs[at]
 				pairs = slices.Insert(slices.Delete(pairs, at, at+1), 0, pair)

@@ -261,12 +261,12 @@ func TestHostsRefusesTwo(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := hosts.Add(hostname, 2); err == nil {
-			t.Errorf("two values for %v were taken", hostname)
+			t.Errorf("no error for two values of %v", hostname)
 		}
 	}
 	var hosts Hosts[int]
 	if err := hosts.Add(&resource.Hostname{Name: "a", Wildcard: 7}, 1); err == nil {
-		t.Error("a wildcard of an unknown kind was accepted")
+		t.Error("no error for a wildcard of an unknown kind")
 	}
 }
 
@@ -360,11 +360,11 @@ func BenchmarkFind(b *testing.B) {
 			for b.Loop() {
 				host, ok := Host(want.host)
 				if !ok {
-					b.Fatal("the host is refused")
+					b.Fatal("the host was rejected")
 				}
 				group, ok := byHost.Find(host)
 				if !ok {
-					b.Fatal("no group")
+					b.Fatal("no group found")
 				}
 				request := Request{Method: "GET", Host: host, Path: Path(want.path), Header: header}
 				if rule, ok := group.Find(&request); !ok || rule != want.rule {
@@ -409,7 +409,7 @@ func TestExhausted(t *testing.T) {
 			request := Request{Path: "/", Header: map[string][]string{"X-A": tc.values}}
 			rule, ok := group.Find(&request)
 			if request.Exhausted() != tc.want || ok == tc.want {
-				t.Errorf("exhausted: %v, rule %d, %v; want exhausted: %v, and a rule where it is not",
+				t.Errorf("exhausted: %v, rule %d, %v; want exhausted: %v, and a rule unless exhausted",
 					request.Exhausted(), rule, ok, tc.want)
 			}
 		})

@@ -63,7 +63,7 @@ func FuzzServerName(f *testing.F) {
 		}
 		fromHTTP, ok := Host(name)
 		if !ok || fromHTTP != fromTLS {
-			t.Fatalf("Host(%q) = %q, %v; ServerName gives %q", name, fromHTTP, ok, fromTLS)
+			t.Fatalf("Host(%q) = %q, %v; ServerName returns %q", name, fromHTTP, ok, fromTLS)
 		}
 		if again, ok := ServerName(fromTLS); !ok || again != fromTLS {
 			t.Fatalf("ServerName(%q) = %q, %v; want it unchanged", fromTLS, again, ok)
@@ -113,7 +113,7 @@ func FuzzPath(f *testing.F) {
 		canonical := Path(path)
 		if !strings.HasPrefix(path, "/") {
 			if canonical != path {
-				t.Fatalf("Path(%q) = %q, which begins without a slash", path, canonical)
+				t.Fatalf("Path(%q) = %q, want a leading slash", path, canonical)
 			}
 			return
 		}
@@ -124,10 +124,10 @@ func FuzzPath(f *testing.F) {
 			}
 		}
 		if again := Path(canonical); elements[0] != "" || again != canonical {
-			t.Fatalf("Path(%q) = %q, and of that %q", path, canonical, again)
+			t.Fatalf("Path(%q) = %q, and Path of that is %q", path, canonical, again)
 		}
 		if got, want := IsForwardable(path), strings.Trim(mergeSlashes(path), "/") == strings.Trim(canonical, "/") && !strings.HasPrefix(path, "//"); got != want {
-			t.Fatalf("IsForwardable(%q) is %v, want %v", path, got, want)
+			t.Fatalf("IsForwardable(%q) = %v, want %v", path, got, want)
 		}
 	})
 }

@@ -72,16 +72,16 @@ func TestNoPaths(t *testing.T) {
 	}
 	repeated := compiled(t, `^(.*)`, "$1"+strings.Repeat("$1", 20))
 	if _, _, err := repeated.Apply("/"+strings.Repeat("x", 10_000), ""); !errors.Is(err, ErrPath) {
-		t.Errorf("210,000 bytes: %v", err)
+		t.Errorf("result of 210,000 bytes: %v", err)
 	}
 	asQuery := compiled(t, `^(.*)`, "/?"+strings.Repeat("$1", 20))
 	if _, _, err := asQuery.Apply("/"+strings.Repeat("x", 10_000), ""); !errors.Is(err, ErrPath) {
-		t.Errorf("200,000 bytes of a query: %v", err)
+		t.Errorf("query of 200,000 bytes: %v", err)
 	}
 	// The query of the client is not limited.
 	long := strings.Repeat("x", maxLength)
 	if _, _, err := compiled(t, `^/a`, "/").Apply("/a", long); err != nil {
-		t.Errorf("a long query: %v", err)
+		t.Errorf("long query: %v", err)
 	}
 }
 
@@ -91,7 +91,7 @@ func TestUnreadable(t *testing.T) {
 		{`a`, "/$uri"}, {`a`, "/${1}"}, {`a`, "/?$uri"}, {`a`, "/#a"}, {`a`, "/a b"}, {`a`, "/\r\nX:y"}, {`a`, "?a"},
 	} {
 		if _, err := New(&resource.ExpressionChange{Pattern: test[0], Substitution: test[1]}); err == nil {
-			t.Errorf("%s to %q was taken", test[0], test[1])
+			t.Errorf("no error for %s to %q", test[0], test[1])
 		}
 	}
 }
@@ -138,17 +138,17 @@ func FuzzApply(f *testing.F) {
 			return
 		}
 		if match.Path(path) != path {
-			t.Fatalf("%q has dot segments", path)
+			t.Fatalf("%q is not canonical", path)
 		}
 		again := (&url.URL{Path: path, RawQuery: query}).RequestURI()
 		read, err := url.ParseRequestURI(again)
 		if err != nil || read.Path != path || read.RawQuery != query || e.pattern.MatchString(match.Path(u.Path)) && strings.HasPrefix(again, "//") {
-			t.Fatalf("%q parses as %v, %v; want %q and %q", again, read, err, path, query)
+			t.Fatalf("%q parsed as %v, %v; want %q and %q", again, read, err, path, query)
 		}
 		next := httptest.NewRequest(http.MethodGet, "/", nil)
 		next.URL, next.RequestURI = read, again
 		if status := canonical.Request(next); status != 0 {
-			t.Fatalf("%q is refused with %d", again, status)
+			t.Fatalf("%q was rejected with status %d", again, status)
 		}
 	})
 }

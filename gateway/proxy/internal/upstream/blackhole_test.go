@@ -47,7 +47,7 @@ func TestUnansweredPing(t *testing.T) {
 	began := time.Now()
 	_, _, _, err := send(t, over(settings(), f), newRequest(t, http.MethodGet, ""), &Policy{})
 	if took := time.Since(began); err == nil || took > 30*time.Second {
-		t.Errorf("after %s: %v; want an error after 20 s", took, err)
+		t.Errorf("after %s: %v; want an error within 20 s", took, err)
 	}
 }
 
@@ -73,6 +73,6 @@ func TestStalledBackend(t *testing.T) {
 	_, _, _, err := send(t, over(settings(), f), request, &Policy{})
 	// TCP_USER_TIMEOUT is shorter than writeTimeout.
 	if took := time.Since(began); err == nil || took > unacknowledged+10*time.Second {
-		t.Errorf("after %s: %v; want an error after %s", took, err, unacknowledged)
+		t.Errorf("after %s: %v; want an error within %s", took, err, unacknowledged)
 	}
 }

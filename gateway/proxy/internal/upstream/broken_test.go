@@ -73,11 +73,11 @@ func TestLengths(t *testing.T) {
 			b := backendAt(settings(), nil, address)
 			_, text, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{})
 			if (err != nil) != test.fails || err == nil && text != test.want {
-				t.Errorf("%q, %v; want %q, failing %v", text, err, test.want, test.fails)
+				t.Errorf("%q, %v; want %q, error: %v", text, err, test.want, test.fails)
 			}
 			for range 3 {
 				if text := must(t, b, http.MethodGet, ""); text != "fine" {
-					t.Errorf("the next request got %q", text)
+					t.Errorf("next request: response %q", text)
 				}
 			}
 			want := int32(1)
@@ -99,7 +99,7 @@ func TestNothingIsDecompressed(t *testing.T) {
 	_ = writer.Close()
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if accepted := r.Header.Get("Accept-Encoding"); accepted != "" {
-			t.Errorf("the backend is sent %q; the client sent nothing", accepted)
+			t.Errorf("the backend received Accept-Encoding %q, which the client did not send", accepted)
 		}
 		w.Header().Set("Content-Encoding", "gzip")
 		_, _ = w.Write(packed.Bytes())
@@ -127,7 +127,7 @@ func TestMultiplexedTLS(t *testing.T) {
 			hold := make(chan struct{})
 			server := httptest.NewUnstartedServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 				if r.ProtoMajor != 2 {
-					t.Errorf("the request came over %s", r.Proto)
+					t.Errorf("the request was sent over %s", r.Proto)
 				}
 				if came.Add(1); r.Method == http.MethodPut {
 					<-hold

@@ -48,7 +48,7 @@ func TestDeadNode(t *testing.T) {
 	}
 	for _, c := range cases {
 		c.requests.Wait()
-		t.Logf("%s, %d attempts more permitted: %s at most", c.name, c.policy.Attempts, c.longest)
+		t.Logf("%s, %d more attempts permitted: at most %s", c.name, c.policy.Attempts, c.longest)
 	}
 }
 
@@ -199,7 +199,7 @@ func (c *deadCase) send(method, path string, prefer int) {
 	_, _, exchange, err := send(c.t, c.backend, request, &policy)
 	took := time.Since(began)
 	if took > deadAfter {
-		c.t.Errorf("%s, %d attempts more permitted: %s %s took %s and %d attempts: %v; want %s at most",
+		c.t.Errorf("%s, %d more attempts permitted: %s %s took %s and %d attempts: %v; want at most %s",
 			c.name, c.policy.Attempts, method, path, took, exchange.Attempts, err, deadAfter)
 	}
 	c.mutex.Lock()

@@ -39,7 +39,7 @@ func TestPooled(t *testing.T) {
 				must(t, b, test.method, test.body)
 			}
 			if n := s.accepted.Load(); n != 1 {
-				t.Errorf("%d connections for requests one after another", n)
+				t.Errorf("%d connections for sequential requests, want 1", n)
 			}
 		})
 	}
@@ -112,7 +112,7 @@ func TestClosedInUse(t *testing.T) {
 			must(t, b, method, "")
 			_, _, _, err := send(t, b, newRequest(t, method, ""), &Policy{})
 			if (err == nil) != (want == 3) || seen.Load() != want {
-				t.Errorf("the endpoint saw %d requests, want %d; %v", seen.Load(), want, err)
+				t.Errorf("the endpoint received %d requests, want %d; %v", seen.Load(), want, err)
 			}
 		})
 	}
@@ -210,7 +210,7 @@ func TestClosedBeforeWrite(t *testing.T) {
 				want = 1
 			}
 			if (err != nil) != test.fails || seen.Load() != want || connections.Load() != want {
-				t.Errorf("the endpoint saw %d requests on %d connections; %v", seen.Load(), connections.Load(), err)
+				t.Errorf("the endpoint received %d requests on %d connections; %v", seen.Load(), connections.Load(), err)
 			}
 		})
 	}
@@ -266,11 +266,11 @@ func TestExpect(t *testing.T) {
 					return nil
 				}})
 				if err != nil || text != "fine" || informed != test.informed {
-					t.Errorf("%q, %d informational, %v", text, informed, err)
+					t.Errorf("response %q, %d informational, %v", text, informed, err)
 				}
 				if test.wantsBody {
 					if body := <-bodies; body != "body" {
-						t.Errorf("the body is %q", body)
+						t.Errorf("body = %q", body)
 					}
 				}
 			}
@@ -385,7 +385,7 @@ func TestUnsolicitedResponse(t *testing.T) {
 				}
 				for range 3 {
 					if text := must(t, b, test.method, test.body); test.method != http.MethodHead && text != "fine" {
-						t.Fatalf("the response is %q", text)
+						t.Fatalf("response = %q", text)
 					}
 				}
 				<-sent
@@ -426,16 +426,16 @@ func TestEndOfResponse(t *testing.T) {
 				if !test.unread {
 					text, err := io.ReadAll(response.Body)
 					if err != nil || string(text) != test.want {
-						t.Errorf("the body is %q, %v", text, err)
+						t.Errorf("body = %q, %v", text, err)
 					}
 				}
 				_ = response.Body.Close()
 				if _, err := response.Body.Read(make([]byte, 1)); err == nil {
-					t.Error("a closed body can be read")
+					t.Error("read from a closed body succeeded")
 				}
 			}
 			if n := connections.Load(); n != 2 {
-				t.Errorf("%d connections", n)
+				t.Errorf("%d connections, want 2", n)
 			}
 		})
 	}
@@ -473,7 +473,7 @@ func TestHeads(t *testing.T) {
 			}
 			_, text, _, err := send(t, backendAt(settings(), nil, address), request, &Policy{Informational: inform})
 			if (err != nil) != test.fails || err == nil && text != "fine" || early != test.early {
-				t.Errorf("got %q, early %d, %v", text, early, err)
+				t.Errorf("response %q, early %d, %v", text, early, err)
 			}
 		})
 	}
@@ -500,16 +500,16 @@ func TestRequestCancellation(t *testing.T) {
 				cancel()
 			}()
 			if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, "").WithContext(ctx), &Policy{}); err == nil {
-				t.Error("the exchange did not fail")
+				t.Error("no error after the context was canceled")
 			}
 			<-ended
 			_, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{Timeout: 20 * time.Millisecond})
 			if err == nil || name != "in the body" && !errors.Is(err, ErrTimeout) {
-				t.Errorf("over the limit: %v", err)
+				t.Errorf("over the time limit: %v", err)
 			}
 			<-ended
 			if active := b.Set.All()[0].Active(); active != 0 {
-				t.Errorf("%d requests are still counted", active)
+				t.Errorf("%d active requests; want 0", active)
 			}
 		})
 	}
@@ -546,6 +546,6 @@ func TestForget(t *testing.T) {
 	await(t, "the connection in use closed", func() bool { return s.closed.Load() == 2 })
 	must(t, other, http.MethodGet, "")
 	if n := s.accepted.Load(); n != 3 {
-		t.Errorf("%d connections: the other backend's was closed too", n)
+		t.Errorf("%d connections: the connection of the other backend was closed", n)
 	}
 }

@@ -53,6 +53,6 @@ func TestIdleOfAll(t *testing.T) {
 		b.transport.CloseIdleConnections()
 	}
 	if n := with.idle.Load(); n != 0 {
-		t.Errorf("%d connections are counted, want none", n)
+		t.Errorf("%d idle connections; want 0", n)
 	}
 }

@@ -198,14 +198,14 @@ func TestUnserved(t *testing.T) {
 				t.Errorf("status %d, %v", status, err)
 			}
 			if took := time.Since(began); took > 5*time.Second {
-				t.Errorf("it took %s", took)
+				t.Errorf("took %s, want at most 5 s", took)
 			}
 			// A request may be refused and retried as long as its body is unread.
 			if n := first.requests.Load(); n > test.most || n < 1 {
-				t.Errorf("the endpoint got %d requests; want 1 to %d", n, test.most)
+				t.Errorf("the endpoint received %d requests; want 1 to %d", n, test.most)
 			}
 			if n := second.requests.Load(); test.fails && n > 0 {
-				t.Errorf("another endpoint got it, too: %d times", n)
+				t.Errorf("another endpoint received the request %d times", n)
 			}
 		})
 	}
@@ -257,11 +257,11 @@ func TestFewStreams(t *testing.T) {
 			}
 			// A slow machine may send requests before the stream limit is known.
 			if n := most.Load(); n > maxConnections || streams > 0 && (n < maxConnections/2 || served < maxConnections/2) || refused == 0 {
-				t.Errorf("%d requests were served and %d refused, on %d connections at once; want %d at most", served, refused, n, maxConnections)
+				t.Errorf("%d requests were served and %d refused, over %d concurrent connections; want at most %d", served, refused, n, maxConnections)
 			}
 			await(t, "few connections are kept", func() bool { return f.open.Load() <= maxIdleConnections })
 			if b.Set.All()[0].Active() != 0 {
-				t.Error("requests are still counted")
+				t.Error("active requests are not 0")
 			}
 		})
 	}
@@ -297,7 +297,7 @@ func TestManyStreams(t *testing.T) {
 		must(t, b, http.MethodGet, "")
 	}
 	if n := connections.Load(); n != 1 {
-		t.Errorf("%d connections for one request after another", n)
+		t.Errorf("%d connections for sequential requests, want 1", n)
 	}
 	var group sync.WaitGroup
 	for range 100 {
@@ -309,7 +309,7 @@ func TestManyStreams(t *testing.T) {
 	}
 	await(t, "the requests have come", func() bool { return came.Load()+failed.Load() >= 100 })
 	if failed.Load() > 0 || connections.Load() != 10 {
-		t.Errorf("%d of 100 requests failed, on %d connections of 10 streams; want none, and 10", failed.Load(), connections.Load())
+		t.Errorf("%d of 100 requests failed, over %d connections of 10 streams; want 0 and 10", failed.Load(), connections.Load())
 	}
 	release()
 	group.Wait()
@@ -349,11 +349,11 @@ func TestInformationalDoesNotBlockStreams(t *testing.T) {
 	<-waits
 	must(t, b, http.MethodGet, "")
 	if n := f.opened.Load(); n != 1 {
-		t.Fatalf("%d connections; want the same one", n)
+		t.Fatalf("%d connections; want 1, reused", n)
 	}
 	close(goOn)
 	if err := <-slow; err != nil || taken.Load() != 3 {
-		t.Errorf("the slow client got %d informational answers, %v; want 3", taken.Load(), err)
+		t.Errorf("the slow client received %d informational responses, %v; want 3", taken.Load(), err)
 	}
 }
 
@@ -371,6 +371,6 @@ func TestInformationalWithoutEnd(t *testing.T) {
 	}})
 	// net/http does not wrap the error.
 	if err == nil || !strings.Contains(err.Error(), errInformational.Error()) || taken == 0 || taken > maxInformational {
-		t.Errorf("%d informational answers, then %v; want %v", taken, err, errInformational)
+		t.Errorf("%d informational responses, then %v; want %v", taken, err, errInformational)
 	}
 }

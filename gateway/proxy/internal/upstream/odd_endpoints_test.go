@@ -83,9 +83,9 @@ func TestSettingsHeldBack(t *testing.T) {
 				t.Errorf("%d of %d requests failed: %v", len(failed), len(errs), failed[0])
 			}
 			if isAwaited && surplus.Load() > 0 {
-				t.Errorf("%d streams more than the endpoint takes", surplus.Load())
+				t.Errorf("%d streams above the limit of the endpoint", surplus.Load())
 			} else if !isAwaited && surplus.Load() == 0 {
-				t.Error("no stream was refused: the test shows nothing")
+				t.Error("no stream was refused: the test case is invalid")
 			}
 		})
 	}

@@ -43,7 +43,7 @@ func TestResponseHeaderTimeout(t *testing.T) {
 	for _, body := range []string{"", "body"} {
 		_, _, _, err := send(t, backendAt(settings(), nil, path), newRequest(t, http.MethodPost, body), &Policy{ResponseHeaderTimeout: limit})
 		if !errors.Is(err, ErrTimeout) {
-			t.Errorf("a silent backend, body %q: %v; want the time limit", body, err)
+			t.Errorf("silent backend, body %q: %v; want ErrTimeout", body, err)
 		}
 		reader, writer := io.Pipe()
 		request := newRequest(t, http.MethodPost, body)
@@ -59,7 +59,7 @@ func TestResponseHeaderTimeout(t *testing.T) {
 		}
 		_, text, _, err := send(t, backendAt(settings(), nil, slow.address), request, &Policy{ResponseHeaderTimeout: limit})
 		if err != nil || text != "late" {
-			t.Errorf("a slow body and a slow response: %q, %v", text, err)
+			t.Errorf("slow body and slow response: %q, %v", text, err)
 		}
 	}
 }
@@ -96,14 +96,14 @@ func TestRetryAtRemovedEndpoint(t *testing.T) {
 	select {
 	case text := <-answered:
 		if text != "fine" {
-			t.Errorf("the response is %q", text)
+			t.Errorf("response = %q", text)
 		}
 	case <-time.After(waitTimeout):
 		t.Fatal("the request still waits for a removed endpoint")
 	}
 	select {
 	case err := <-posted:
-		t.Errorf("a request that cannot be sent again was not given its time: %v", err)
+		t.Errorf("a request without retries was aborted early: %v", err)
 	default:
 	}
 }
@@ -124,6 +124,6 @@ func TestUnacknowledged(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err != nil || period == 0 || period > 30_000 {
-		t.Errorf("TCP_USER_TIMEOUT is %d ms, %v; want 30 s at most", period, err)
+		t.Errorf("TCP_USER_TIMEOUT = %d ms, %v; want at most 30 s", period, err)
 	}
 }

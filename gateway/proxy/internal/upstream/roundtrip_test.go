@@ -40,13 +40,13 @@ func TestConnectToOtherEndpoint(t *testing.T) {
 		b := backendAt(settings(), nil, closedAddress(t), closedAddress(t), s.address)
 		for range 20 {
 			if text := must(t, b, http.MethodPost, body); text != body {
-				t.Errorf("the endpoint got %q", text)
+				t.Errorf("the endpoint received %q", text)
 			}
 		}
 		only := backendAt(settings(), nil, closedAddress(t))
 		_, _, exchange, err := send(t, only, newRequest(t, http.MethodGet, ""), &Policy{})
 		if err == nil || exchange.Attempts != 1 {
-			t.Errorf("without any endpoint: %d attempts, %v", exchange.Attempts, err)
+			t.Errorf("without endpoints: %d attempts, %v", exchange.Attempts, err)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestRetryOfProcessedRequest(t *testing.T) {
 				t.Errorf("sent %d times, reported %d, counted %d, want %d", seen.Load(), tried.Load(), exchange.Attempts, test.want)
 			}
 			if active := b.Set.All()[0].Active(); active != 0 {
-				t.Errorf("%d requests are still counted", active)
+				t.Errorf("%d active requests; want 0", active)
 			}
 		})
 	}
@@ -110,7 +110,7 @@ func TestEndpointLimit(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, balance.ErrBusy) {
-		t.Errorf("beyond the limit: %v", err)
+		t.Errorf("above the limit: %v", err)
 	}
 	_ = response.Body.Close()
 	must(t, b, http.MethodGet, "")
@@ -120,10 +120,10 @@ func TestEndpointLimit(t *testing.T) {
 func TestRefused(t *testing.T) {
 	b := New("backend", &resource.Backend{Refuse: true}, settings(), Connection{Current: Transports{}})
 	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); !errors.Is(err, ErrRefused) {
-		t.Errorf("a request: %v", err)
+		t.Errorf("request: %v", err)
 	}
 	if _, err := b.Dial(t.Context(), DownstreamClient{}, func([]byte) {}); !errors.Is(err, ErrRefused) {
-		t.Errorf("a tunnel: %v", err)
+		t.Errorf("tunnel: %v", err)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestResumedIsVerified(t *testing.T) {
 		{Kind: &resource.SubjectAltName_Hostname{Hostname: "other.example.org"}},
 	}}
 	if _, _, _, err := send(t, b, newRequest(t, http.MethodGet, ""), &Policy{}); err == nil {
-		t.Error("a resumed session with the wrong name was used")
+		t.Error("a resumed session with the wrong server name was accepted")
 	}
 }
 
@@ -171,11 +171,11 @@ func TestIdentity(t *testing.T) {
 	named := func(name string) *TLS { return &TLS{Resource: &resource.BackendTLS{Hostname: name}} }
 	plain := of(resource.Backend_HTTP1, nil)
 	if of(resource.Backend_HTTP1, nil) != plain {
-		t.Error("two plain backends do not share their connections")
+		t.Error("two plaintext backends do not share connections")
 	}
 	first, second := of(resource.Backend_HTTP1, named("a.example.com")), of(resource.Backend_HTTP1, named("a.example.com"))
 	if first != second {
-		t.Error("two backends with one identity do not share their connections")
+		t.Error("two backends with the same identity do not share connections")
 	}
 	seen := map[*Transport]string{plain: "plain"}
 	for name, other := range map[string]*Transport{
@@ -183,7 +183,7 @@ func TestIdentity(t *testing.T) {
 		"b": of(resource.Backend_HTTP1, named("b.example.com")), "a, h2": of(resource.Backend_H2C, named("a.example.com")),
 	} {
 		if seen[other] != "" {
-			t.Errorf("%s has the connections of %s", name, seen[other])
+			t.Errorf("%s shares connections with %s", name, seen[other])
 		}
 		seen[other] = name
 	}

@@ -40,6 +40,6 @@ func TestDocumented(t *testing.T) {
 		return
 	}
 	if have != want {
-		t.Errorf("%s has another table: go test ./gateway/nginx -run TestDocumented -update", page)
+		t.Errorf("the table of %s is outdated: go test ./gateway/nginx -run TestDocumented -update", page)
 	}
 }

@@ -184,14 +184,14 @@ func TestReadProblems(t *testing.T) {
 func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {
-		t.Errorf("%d annotations, sorted or not", len(all))
+		t.Errorf("%d annotations, too few or not sorted", len(all))
 	}
 	for _, each := range all {
 		if each.Handling == Unsupported && Protects(each.Name) {
-			t.Errorf("%s keeps clients out, and the Ingress is served without it", each.Name)
+			t.Errorf("%s restricts access, but is ignored", each.Name)
 		}
 		if each.Handling != Supported && each.Note == "" {
-			t.Errorf("%s is not supported, and no reason is documented", each.Name)
+			t.Errorf("%s is not supported and has no note", each.Name)
 		}
 	}
 }
@@ -207,17 +207,17 @@ func FuzzRead(f *testing.F) {
 		settings, problems := Read(map[string]string{Prefix + name: value, Prefix + other: text})
 		for _, problem := range problems {
 			if problem.Message == "" || len(problem.Message) > 500 {
-				t.Errorf("%s: a message of %d bytes", problem.Name, len(problem.Message))
+				t.Errorf("%s: message of %d bytes", problem.Name, len(problem.Message))
 			}
 		}
 		if of := settings.Redirect; of != nil && (of.Status < 301 || of.Status > 308 || strings.ContainsAny(of.Location+of.Host, "$\r\n ")) {
-			t.Errorf("a redirect to %+v", of)
+			t.Errorf("invalid redirect to %+v", of)
 		}
 		if of := settings.Retry; of != nil && of.Attempts > maxAttempts {
-			t.Errorf("%d attempts", of.Attempts)
+			t.Errorf("%d attempts exceed the limit", of.Attempts)
 		}
 		if of := settings.Canary; of != nil && of.Weight > of.Total {
-			t.Errorf("a canary of %d/%d", of.Weight, of.Total)
+			t.Errorf("invalid canary weight %d/%d", of.Weight, of.Total)
 		}
 		if settings.BodyLimit < 0 || len(settings.Aliases) > maxAliases || strings.ContainsAny(settings.AppRoot+settings.RewriteTarget, "\r\n ") {
 			t.Errorf("%+v", settings)

@@ -67,20 +67,20 @@ spec:
 		message := status.Status.Ancestors[0].Conditions[0].Message
 		for _, want := range wanted[status.Name] {
 			if !strings.Contains(message, want) || want == "" && message != "" {
-				t.Errorf("%s: the message is %q; want %q", status.Name, message, want)
+				t.Errorf("%s: message = %q; want %q", status.Name, message, want)
 			}
 		}
 		delete(wanted, status.Name)
 	}
 	if len(wanted) > 0 {
-		t.Errorf("without a status: %v", wanted)
+		t.Errorf("policies without a status: %v", wanted)
 	}
 	problem := model.Problem{
 		Object: model.Object{Kind: "BackendTLSPolicy", Namespace: "infra", Name: "younger"}, Field: "spec.targetRefs[2]", Reason: model.ReasonUnsupported,
 		Message: "spec.targetRefs[2]: Backend three is not a Service of the core group: the policy has no effect on it",
 	}
 	if !slices.Contains(result.Problems, problem) {
-		t.Errorf("the problems are %v, want %v", result.Problems, problem)
+		t.Errorf("problems = %v, want %v", result.Problems, problem)
 	}
 }
 
@@ -118,14 +118,14 @@ spec:
 `)), model.DefaultSettings())
 			accepted := result.Statuses.BackendTLSPolicies[0].Status.Ancestors[0].Conditions[0]
 			if isRefused := accepted.Status == metav1.ConditionFalse; isRefused != (want.message != "") || !strings.HasPrefix(accepted.Message, want.message) {
-				t.Errorf("Accepted is %s: %q; want %q", accepted.Status, accepted.Message, want.message)
+				t.Errorf("Accepted = %s: %q; want %q", accepted.Status, accepted.Message, want.message)
 			}
 			backend := backendOf(t, result, "backend/infra/one/80")
 			if got := backend.GetTls(); got.GetMinVersion() != want.version || !slices.Equal(got.GetCipherSuites(), want.suites) {
 				t.Errorf("version %x, suites %x; want %x, %x", got.GetMinVersion(), got.GetCipherSuites(), want.version, want.suites)
 			}
 			if backend.GetRefuse() != (want.message != "") {
-				t.Errorf("requests are refused: %v", backend.GetRefuse())
+				t.Errorf("GetRefuse = %v", backend.GetRefuse())
 			}
 		})
 	}
@@ -138,7 +138,7 @@ func backendOf(t *testing.T, result *model.Result, name string) *resource.Backen
 			return each.GetBackend()
 		}
 	}
-	t.Fatalf("there is no %s", name)
+	t.Fatalf("no backend %s", name)
 	return nil
 }
 
@@ -181,14 +181,14 @@ spec:
   rules: [{backendRefs: [{name: asking, port: 80}]}]
 `)), model.DefaultSettings())
 			if backendOf(t, result, "backend/infra/asking/80").GetProxyProtocol() {
-				t.Error("the backend of an HTTPRoute gets a header")
+				t.Error("the backend of an HTTPRoute uses the PROXY protocol")
 			}
 			if want.header && !passedBackend(result).GetProxyProtocol() {
-				t.Error("the backend of a TLSRoute gets no header")
+				t.Error("the backend of a TLSRoute does not use the PROXY protocol")
 			}
 			resolved := result.Statuses.TLSRoutes[0].Status.Parents[0].Conditions
 			if message := fmt.Sprint(resolved); !strings.Contains(message, want.message) {
-				t.Errorf("the conditions are %s; want %q", message, want.message)
+				t.Errorf("conditions = %s; want %q", message, want.message)
 			}
 		})
 	}
@@ -251,7 +251,7 @@ spec:
 			}
 			isRetained := strings.HasSuffix(conditions[1].Message, "; the previous version is still used")
 			if want := strings.HasPrefix(test.name, "invalid"); isRetained != want {
-				t.Errorf("the previous version is used: %t; want %t", isRetained, want)
+				t.Errorf("previous version retained = %t; want %t", isRetained, want)
 			}
 		})
 	}

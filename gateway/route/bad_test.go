@@ -54,7 +54,7 @@ func TestBadObjects(t *testing.T) {
 				total++
 				for _, message := range messages {
 					if !field.MatchString(message) {
-						t.Errorf("%s: %q names no field", name, message)
+						t.Errorf("%s: message %q does not contain a field path", name, message)
 					}
 				}
 				one := selected(good, objects, func(other string) bool { return len(bad[other]) == 0 || other == name })
@@ -69,9 +69,9 @@ func TestBadObjects(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("%d bad objects", total)
+	t.Logf("%d invalid objects", total)
 	if total < leastBad && !t.Failed() {
-		t.Errorf("%d bad objects, want %d at least", total, leastBad)
+		t.Errorf("%d invalid objects, want at least %d", total, leastBad)
 	}
 }
 
@@ -211,14 +211,14 @@ func conditionsOf(result *model.Result) map[string][]metav1.Condition {
 func notDisturbed(t *testing.T, bad string, targets []string, was, is map[string]string) {
 	t.Helper()
 	if len(was) == 0 {
-		t.Fatalf("%s: nothing is compared", bad)
+		t.Fatalf("%s: no object to compare", bad)
 	}
 	for name, want := range was {
 		if slices.ContainsFunc(targets, func(target string) bool { return strings.Contains(want+is[name], target) }) {
 			continue
 		}
 		if diff := cmp.Diff(want, is[name]); diff != "" {
-			t.Errorf("%s disturbs %s (-without +with):\n%s", bad, name, diff)
+			t.Errorf("%s affects %s (-without +with):\n%s", bad, name, diff)
 		}
 	}
 }
@@ -310,7 +310,7 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 	for _, ancestor := range ancestors {
 		message := ancestor.Conditions[0].Message
 		if !strings.HasPrefix(message, "status.ancestors has room for ") || !strings.HasSuffix(message, "2 more Gateways refuse the Services of the policy, the first is a/g14") {
-			t.Errorf("the entry of %s has %q", ancestor.AncestorRef.Name, message)
+			t.Errorf("message for ancestor %s = %q", ancestor.AncestorRef.Name, message)
 		}
 	}
 	refusing := map[string]bool{"g14": true, "g15": true}
@@ -319,14 +319,14 @@ spec: {parentRefs: [%s], rules: [{backendRefs: [{name: s, port: 443}]}]}
 			backend := each.GetBackend()
 			if backend != nil && (backend.GetRefuse() != refusing[proxy.Owner.Name] ||
 				!backend.GetRefuse() && backend.GetTls().GetHostname() != "a.example") {
-				t.Errorf("%v speaks with %s as %v", proxy.Owner, each.GetName(), backend)
+				t.Errorf("%v: TLS settings of %s = %v", proxy.Owner, each.GetName(), backend)
 			}
 		}
 	}
 	for _, gateway := range result.Statuses.Gateways {
 		resolved := meta.FindStatusCondition(gateway.Status.Conditions, string(gatewayv1.GatewayConditionResolvedRefs))
 		if full := resolved.Reason == model.ReasonPolicyStatusFull; full != refusing[gateway.Name] {
-			t.Errorf("%s has %v", gateway.Name, resolved)
+			t.Errorf("%s: ResolvedRefs = %v", gateway.Name, resolved)
 		}
 	}
 }

@@ -96,10 +96,10 @@ func TestRoomOfANamespace(t *testing.T) {
 	settings.NamespaceBytes = 100_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(4)) {
-		t.Errorf("accepted routes %v, want the oldest 4", got)
+		t.Errorf("accepted routes = %v, want the oldest 4", got)
 	}
 	if got := admitted(t, result, "other"); len(got) != 1 {
-		t.Error("the route of another namespace is rejected")
+		t.Error("the route of another namespace was rejected")
 	}
 	if got := sizeOf(t, result); got > 150_000 {
 		t.Errorf("the configuration has %d bytes", got)
@@ -107,7 +107,7 @@ func TestRoomOfANamespace(t *testing.T) {
 	// Without the oldest route, there is room for the next one.
 	objects.HTTPRoutes = slices.DeleteFunc(objects.HTTPRoutes, func(r *gatewayv1.HTTPRoute) bool { return r.Name == "h-0" })
 	if got := admitted(t, route.Compile(objects, settings), "many"); !slices.Equal(got, []int{1, 2, 3, 4}) {
-		t.Errorf("accepted routes %v, want those from 1 to 4", got)
+		t.Errorf("accepted routes = %v, want 1 to 4", got)
 	}
 }
 
@@ -127,13 +127,13 @@ func TestRoomIsShared(t *testing.T) {
 		two[i] -= 100
 	}
 	if !slices.Equal(one, upTo(5)) || !slices.Equal(two, upTo(5)) {
-		t.Errorf("accepted routes %v and %v, want the oldest five of each", one, two)
+		t.Errorf("accepted routes = %v and %v, want the oldest five of each", one, two)
 	}
 	if got := admitted(t, result, "little"); len(got) != 1 {
-		t.Error("the small route of the youngest namespace is rejected")
+		t.Error("the small route of the newest namespace was rejected")
 	}
 	if got := sizeOf(t, result); got > 121_000 {
-		t.Errorf("the configuration has %d bytes, want 120,000 at most and what the Gateway has", got)
+		t.Errorf("the configuration has %d bytes, want at most 120,000 plus the Gateway itself", got)
 	}
 }
 
@@ -178,10 +178,10 @@ func TestRoomOfListeners(t *testing.T) {
 		t.Errorf("%d ListenerSets accepted, want all", got)
 	}
 	if accepted+refused != 30 || refused == 0 {
-		t.Errorf("the route is accepted by %d parents, and %d have no room", accepted, refused)
+		t.Errorf("%d parents accept the route, %d have no capacity", accepted, refused)
 	}
 	if got := sizeOf(t, result); got > settings.NamespaceBytes+5_000 {
-		t.Errorf("the configuration has %d bytes, the namespace has room for %d", got, settings.NamespaceBytes)
+		t.Errorf("the configuration has %d bytes, the namespace limit is %d", got, settings.NamespaceBytes)
 	}
 	settings.NamespaceBytes = 20 * one
 	if got := attachedSets(t, route.Compile(objects, settings)); got != 20 {
@@ -206,11 +206,11 @@ func attachedSets(t *testing.T, result *model.Result) (accepted int) {
 			accepted++
 			youngest = max(youngest, number)
 		} else if got := meta.FindStatusCondition(set.Status.Listeners[0].Conditions, "Accepted").Reason; got != model.ReasonLimitExceeded {
-			t.Errorf("ListenerSet %s is refused for %s", set.Name, got)
+			t.Errorf("ListenerSet %s: reason %s", set.Name, got)
 		}
 	}
 	if youngest != accepted-1 {
-		t.Errorf("%d ListenerSets are accepted, among them number %d: want the oldest", accepted, youngest)
+		t.Errorf("%d ListenerSets are accepted, including number %d: want the oldest", accepted, youngest)
 	}
 	return accepted
 }
@@ -254,7 +254,7 @@ func TestRoomOfIngresses(t *testing.T) {
 		served = append(served, found.Namespace+"/"+found.Name)
 	}
 	if want := []string{"many/i-0", "many/i-1", "many/i-2", "many/i-3", "other/i-99"}; !slices.Equal(served, want) {
-		t.Errorf("served: %v, want %v", served, want)
+		t.Errorf("served Ingresses = %v, want %v", served, want)
 	}
 	count := 0
 	for _, problem := range result.Problems {
@@ -264,7 +264,7 @@ func TestRoomOfIngresses(t *testing.T) {
 		}
 	}
 	if count != 6 {
-		t.Errorf("%d Ingresses are rejected for lack of room, want 6", count)
+		t.Errorf("%d Ingresses were rejected for lack of capacity, want 6", count)
 	}
 	if got := sizeOf(t, result); got > 70_000 {
 		t.Errorf("the configuration has %d bytes", got)
@@ -280,7 +280,7 @@ func TestUnreadRoutes(t *testing.T) {
 	settings.NamespaceBytes = 15_000
 	result := route.Compile(objects, settings)
 	if got := admitted(t, result, "many"); !slices.Equal(got, upTo(1)) {
-		t.Errorf("accepted routes %v, want the oldest", got)
+		t.Errorf("accepted routes = %v, want the oldest", got)
 	}
 	unread := 0
 	for _, found := range result.Statuses.HTTPRoutes {
@@ -290,7 +290,7 @@ func TestUnreadRoutes(t *testing.T) {
 		}
 	}
 	if unread != 7 {
-		t.Errorf("%d routes are not read, want 7: three are twice what there is room for", unread)
+		t.Errorf("%d routes were not compiled, want 7: three use twice the limit", unread)
 	}
 }
 
@@ -322,16 +322,16 @@ func TestLimitMessageIsStable(t *testing.T) {
 		before := meta.FindStatusCondition(routes[i].Status.Parents[0].Conditions, "Accepted")
 		after := meta.FindStatusCondition(others[i].Status.Parents[0].Conditions, "Accepted")
 		if *before != *after {
-			t.Errorf("route %s/%s has %q, and after another route's change %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
+			t.Errorf("route %s/%s: condition %q; after a change of another route %q", routes[i].Namespace, routes[i].Name, before.Message, after.Message)
 		}
 		if before.Reason == model.ReasonLimitExceeded {
 			refused++
 		}
 	}
 	if refused != 20 {
-		t.Errorf("%d routes do not fit, want 20", refused)
+		t.Errorf("%d routes are over capacity, want 20", refused)
 	}
 	if !slices.Equal(problems, changed) || len(problems) != 2 {
-		t.Errorf("problems %v, after a change of another Ingress %v; want the same two", problems, changed)
+		t.Errorf("problems = %v, after a change of another Ingress %v; want the same two", problems, changed)
 	}
 }

@@ -17,7 +17,7 @@ func checkFilters(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		request, want, found := strings.Cut(line, "=>")
 		if !found {
-			t.Fatalf("%q has no =>", line)
+			t.Fatalf("line %q without =>", line)
 		}
 		if got := done(t, result, strings.TrimSpace(request)); got != strings.TrimSpace(want) {
 			t.Errorf("%s\n   is %s\nwant %s", request, got, strings.TrimSpace(want))

@@ -72,7 +72,7 @@ func TestExamples(t *testing.T) {
 	text := surroundings
 	for _, heading := range headings {
 		if examples[heading] == "" {
-			t.Fatalf("no example below %q", heading)
+			t.Fatalf("no example in section %q", heading)
 		}
 		text += examples[heading] + "\n---\n"
 	}
@@ -117,7 +117,7 @@ func TestExamples(t *testing.T) {
 	slices.Sort(routes)
 	want := []string{"httproute/default/pay/0", "httproute/default/shop/0", "httproute/default/shop/1", "ingress/default/shop/0/0"}
 	if !slices.Equal(routes, want) {
-		t.Errorf("rules %q; want %q", routes, want)
+		t.Errorf("rules = %q; want %q", routes, want)
 	}
 	if len(result.Frontends) != 1 || len(result.Frontends[0].Services) != 1 || result.Frontends[0].Services[0].Name != "database" {
 		t.Errorf("frontends %+v", result.Frontends)

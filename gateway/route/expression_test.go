@@ -44,7 +44,7 @@ func compiled(t *testing.T, routes ...*gatewayv1.HTTPRoute) ([]*resource.Resourc
 		}
 	}
 	if len(result.Proxies) != 1 {
-		t.Fatalf("%d proxies; want that of the Gateway", len(result.Proxies))
+		t.Fatalf("%d proxies; want only that of the Gateway", len(result.Proxies))
 	}
 	return result.Proxies[0].Resources, accepted
 }
@@ -96,13 +96,13 @@ func TestExpressionsOfTenants(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			resources, accepted := compiled(t, matching("bad", []string{tc.expression}), matching("good", []string{"a+"}))
 			if accepted[0] != tc.want || !accepted[1] {
-				t.Errorf("accepted: %v, and the other route %v; want %v and true", accepted[0], accepted[1], tc.want)
+				t.Errorf("accepted: %v, other route %v; want %v and true", accepted[0], accepted[1], tc.want)
 			}
 			if _, err := plan.New(resources); err != nil {
-				t.Errorf("proxies refuse the configuration: %.200v", err)
+				t.Errorf("proxies reject the configuration: %.200v", err)
 			}
 			if _, err := regexp.Compile(tc.expression); err != nil && name != "stray group" {
-				t.Errorf("the expression is not even valid by itself: %.200v", err)
+				t.Errorf("the expression is invalid: %.200v", err)
 			}
 		})
 	}
@@ -119,6 +119,6 @@ func TestExpressionsOfRoute(t *testing.T) {
 		kept += len(r.GetRouteGroup().GetRules())
 	}
 	if !accepted[0] || kept < 15 || kept > 24 {
-		t.Errorf("accepted: %v, %d rules are retained; want it accepted, with the first rules alone", accepted[0], kept)
+		t.Errorf("accepted: %v, %d rules retained; want it accepted with only the first rules", accepted[0], kept)
 	}
 }

@@ -24,18 +24,18 @@ func TestFeaturesAreDocumented(t *testing.T) {
 	}
 	_, section, found := strings.Cut(string(content), "\n## Features of Gateway API\n")
 	if !found {
-		t.Fatal("docs/gateway.md has no section about the features of Gateway API")
+		t.Fatal("docs/gateway.md has no section on Gateway API features")
 	}
 	section, _, _ = strings.Cut(section, "\n## ")
 	_, section, _ = strings.Cut(section, "\n### Supported\n")
 	yes, no, found := strings.Cut(section, "\n### Not supported\n")
 	if !found {
-		t.Fatal("docs/gateway.md does not list which features are supported, and which not")
+		t.Fatal("docs/gateway.md does not list supported and unsupported features")
 	}
 	supported, missing := named(yes), named(no)
 	slices.Sort(supported)
 	if !slices.Equal(supported, gatewayapi.Features()) {
-		t.Errorf("documented as supported:\n%q\nin the code:\n%q", supported, gatewayapi.Features())
+		t.Errorf("documented as supported:\n%q\nimplemented:\n%q", supported, gatewayapi.Features())
 	}
 	mesh := features.SetsToNamesSet(features.MeshCoreFeatures, features.MeshExtendedFeatures)
 	all := features.SetsToNamesSet(features.AllFeatures).Difference(mesh)

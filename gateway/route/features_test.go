@@ -34,7 +34,7 @@ func TestFeaturesOfClasses(t *testing.T) {
 	names := make([]string, 0, len(found))
 	for _, feature := range found {
 		if features.GetFeature(features.FeatureName(feature.Name)).Name == "" {
-			t.Errorf("%s is no feature of Gateway API", feature.Name)
+			t.Errorf("%s is not a feature of Gateway API", feature.Name)
 		}
 		names = append(names, string(feature.Name))
 	}
@@ -57,7 +57,7 @@ func TestVersionOfClasses(t *testing.T) {
 		}
 		condition := meta.FindStatusCondition(classStatus(t, version).Conditions, "SupportedVersion")
 		if condition == nil || condition.Status != want || (want == metav1.ConditionFalse) != (condition.Message != "") {
-			t.Errorf("of version %q: %+v, want %s", version, condition, want)
+			t.Errorf("version %q: %+v, want %s", version, condition, want)
 		}
 	}
 }

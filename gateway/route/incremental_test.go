@@ -174,7 +174,7 @@ func TestCompilerFollows(t *testing.T) {
 				compared++
 			}
 			if got, want := dump(got), dump(want); got != want {
-				t.Fatalf("edits lead to another result:\n%s", cmp.Diff(want, got))
+				t.Fatalf("incremental compilation returns a different result:\n%s", cmp.Diff(want, got))
 			}
 			current := map[string]*resource.Resource{}
 			for _, proxy := range got.Proxies {
@@ -184,7 +184,7 @@ func TestCompilerFollows(t *testing.T) {
 				for _, found := range proxy.Resources {
 					name := fmt.Sprint(proxy.Owner, " ", found.Name)
 					if before := known[name]; before != nil && before != found && proto.Equal(before, found) {
-						t.Fatalf("%s is equal and is another pointer", name)
+						t.Fatalf("%s did not change, but its pointer did", name)
 					}
 					current[name] = found
 					kind, _, _ := strings.Cut(found.Name, "/")
@@ -202,7 +202,7 @@ func TestCompilerFollows(t *testing.T) {
 		"Gateway group", "Gateway listener", "Gateway certificate", "Gateway backend", "Gateway authority",
 	} {
 		if !seen[kind] {
-			t.Errorf("nothing was compiled to %s: the test covers too little", kind)
+			t.Errorf("no object was compiled to %s: the coverage is too low", kind)
 		}
 	}
 }

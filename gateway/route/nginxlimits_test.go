@@ -52,7 +52,7 @@ func TestAliasLimit(t *testing.T) {
 	if !slices.ContainsFunc(result.Problems, func(p model.Problem) bool {
 		return p.Reason == model.ReasonLimitExceeded && p.Object.Namespace == "other"
 	}) {
-		t.Errorf("no problem is reported: %v", result.Problems)
+		t.Errorf("no problem reported: %v", result.Problems)
 	}
 }
 
@@ -96,7 +96,7 @@ func TestGuardsWithoutRoom(t *testing.T) {
 				}
 				// An HTTPRoute in another namespace than its Service answers 500.
 				if got != request[2] {
-					t.Errorf("%s, %d guards without room: %v has %s", name, test.guards, request, got)
+					t.Errorf("%s, %d guards over capacity: %v = %s", name, test.guards, request, got)
 				}
 			}
 		}

@@ -29,7 +29,7 @@ func TestNeedsUsers(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := route.NeedsUsers(objects); got != want {
-			t.Errorf("%v for\n%s", got, text)
+			t.Errorf("NeedsUsers = %v for\n%s", got, text)
 		}
 	}
 }

@@ -47,7 +47,7 @@ func TestDrainPeriod(t *testing.T) {
 		}
 		accepted := result.Statuses.GatewayClasses[0].Status.Conditions[0]
 		if (accepted.Status == metav1.ConditionTrue) != (want != 0) {
-			t.Errorf("%q: Accepted is %s: %s", text, accepted.Status, accepted.Message)
+			t.Errorf("%q: Accepted = %s: %s", text, accepted.Status, accepted.Message)
 		}
 	}
 }
@@ -101,7 +101,7 @@ func TestPlacement(t *testing.T) {
 		}
 		accepted := result.Statuses.GatewayClasses[0].Status.Conditions[0]
 		if (accepted.Status == metav1.ConditionTrue) != (test.refused == "") || !strings.Contains(accepted.Message, test.refused) {
-			t.Errorf("%s: %q: Accepted is %s: %s, want %q", test.key, test.text, accepted.Status, accepted.Message, test.refused)
+			t.Errorf("%s: %q: Accepted = %s: %s, want %q", test.key, test.text, accepted.Status, accepted.Message, test.refused)
 		}
 	}
 }
@@ -145,13 +145,13 @@ spec:
 			name := model.OwnerKey(proxy.Owner) + " " + each.GetName()
 			if want, ok := wanted[name]; each.GetListener() != nil && proxy.Owner.Name == "strict" {
 				if got := each.GetListener().GetTlsPolicy(); !ok || got != want {
-					t.Errorf("%s has the policy %v, want %v", name, got, want)
+					t.Errorf("policy of %s = %v, want %v", name, got, want)
 				}
 				delete(wanted, name)
 			}
 		}
 	}
 	if len(wanted) > 0 {
-		t.Errorf("there is no %v", wanted)
+		t.Errorf("missing: %v", wanted)
 	}
 }

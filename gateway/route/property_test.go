@@ -100,7 +100,7 @@ func TestOrder(t *testing.T) {
 			rapid.Check(t, func(t *rapid.T) {
 				got := dump(route.Compile(permuted(t, objects), model.DefaultSettings()))
 				if got != want {
-					t.Fatalf("the result depends on the order:\n%s", cmp.Diff(want, got))
+					t.Fatalf("the result depends on the order of objects:\n%s", cmp.Diff(want, got))
 				}
 			})
 		})
@@ -146,7 +146,7 @@ func undisturbed(t *testing.T, without, with *model.Objects, prefix string) {
 	after := rulesByHost(route.Compile(with, model.DefaultSettings()), prefix)
 	for host, rules := range before {
 		if diff := cmp.Diff(rules, after[host]); diff != "" {
-			t.Errorf("%s disturbs %s (-without +with):\n%s", prefix, host, diff)
+			t.Errorf("%s affects %s (-without +with):\n%s", prefix, host, diff)
 		}
 	}
 }
@@ -175,14 +175,14 @@ func TestReferencesExist(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			for _, proxy := range route.Compile(objects, model.DefaultSettings()).Proxies {
 				if missing := routetest.Missing(proxy); len(missing) > 0 {
-					t.Errorf("%v refers to %v, which does not exist", proxy.Owner, missing)
+					t.Errorf("%v references missing resources %v", proxy.Owner, missing)
 				}
 				for _, found := range proxy.Resources {
 					listener := found.GetListener()
 					if listener != nil && !slices.ContainsFunc(proxy.Ports, func(port model.Port) bool {
 						return uint32(port.VIP) == listener.Port && uint32(port.Target) == listener.TargetPort
 					}) {
-						t.Errorf("%s is at %d, %d, which no port is", found.Name, listener.Port, listener.TargetPort)
+						t.Errorf("%s is on port %d, %d, which is not open", found.Name, listener.Port, listener.TargetPort)
 					}
 				}
 			}
@@ -199,12 +199,12 @@ func TestCompilerReuses(t *testing.T) {
 			first := compiler.Compile(objects, model.DefaultSettings())
 			second := compiler.Compile(objects, model.DefaultSettings())
 			if diff := cmp.Diff(dump(first), dump(second)); diff != "" {
-				t.Errorf("the second run has another result:\n%s", diff)
+				t.Errorf("the second run returns a different result:\n%s", diff)
 			}
 			for i, proxy := range first.Proxies {
 				for j, found := range proxy.Resources {
 					if second.Proxies[i].Resources[j] != found {
-						t.Errorf("%s is another pointer", found.Name)
+						t.Errorf("pointer of %s changed", found.Name)
 					}
 				}
 			}
@@ -251,7 +251,7 @@ func TestCompiledOutputIsAccepted(t *testing.T) {
 				}
 				resources[i] = &resource.Resource{}
 				if err := proto.Unmarshal(content, resources[i]); err != nil || !proto.Equal(resources[i], r) {
-					t.Fatalf("resource %q is decoded as %v: %v", r.GetName(), resources[i], err)
+					t.Fatalf("resource %q decoded as %v: %v", r.GetName(), resources[i], err)
 				}
 			}
 			settings := proxy.Defaults()

@@ -107,17 +107,17 @@ ResolvedRefs False spec.validation.caCertificateRefs.* \[InvalidCACertificateRef
 			for range 2 {
 				result := compiler.Compile(edit(objects, row.edit), model.DefaultSettings())
 				if after := served(result); (after != before) != row.closed {
-					t.Errorf("the proxies changed: %t; want %t\n%s", after != before, row.closed, after)
+					t.Errorf("proxies changed = %t; want %t\n%s", after != before, row.closed, after)
 				}
 				if len(result.Retained) == 0 != row.closed {
-					t.Errorf("retained objects: %v", result.Retained)
+					t.Errorf("retained objects = %v", result.Retained)
 				}
 				if found := conditionLines(result); !regexp.MustCompile("(?m)^" + row.want).MatchString(found) {
 					t.Errorf("no condition matches %q:\n%s", row.want, found)
 				}
 			}
 			if result := compiler.Compile(objects, model.DefaultSettings()); served(result) != before || len(result.Retained) > 0 {
-				t.Errorf("after the repair, %v is retained", result.Retained)
+				t.Errorf("after the repair: retained %v", result.Retained)
 			}
 		})
 	}

@@ -34,7 +34,7 @@ import (
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txtar")
 	if err != nil || len(files) == 0 {
-		t.Fatalf("no scenarios: %v", err)
+		t.Fatalf("no scenarios found: %v", err)
 	}
 	for _, file := range files {
 		t.Run(strings.TrimSuffix(strings.TrimPrefix(file, "testdata/"), ".txtar"), func(t *testing.T) {
@@ -58,12 +58,12 @@ func play(t *testing.T, file string) {
 		wanted[part.Name] = lines(part.Data)
 	}
 	if result == nil {
-		t.Fatal("there are no objects")
+		t.Fatal("the scenario has no objects")
 	}
 	for name, lines := range wanted {
 		check, known := checks[name]
 		if !known {
-			t.Fatalf("there is no section %q", name)
+			t.Fatalf("no section %q", name)
 		}
 		check(t, result, lines)
 	}
@@ -91,7 +91,7 @@ func checkRequests(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		request, want, found := strings.Cut(line, "=>")
 		if !found {
-			t.Fatalf("%q has no =>", line)
+			t.Fatalf("line %q without =>", line)
 		}
 		if got := answer(t, result, strings.TrimSpace(request)); got != strings.TrimSpace(want) {
 			t.Errorf("%s\n   is %s\nwant %s", request, got, strings.TrimSpace(want))
@@ -102,7 +102,7 @@ func checkRequests(t *testing.T, result *model.Result, wanted []string) {
 func checkCertificates(t *testing.T, result *model.Result, wanted []string) {
 	for _, line := range wanted {
 		if got := certificates(result, line); got != line {
-			t.Errorf("certificates are %s, want %s", got, line)
+			t.Errorf("certificates = %s, want %s", got, line)
 		}
 	}
 }

@@ -30,7 +30,7 @@ func TestSize(t *testing.T) {
 			// There are 10,000 hosts with a listener and a group each, 5,000 certificates and 5,000
 			// backends.
 			if len(before.Resources) < 30_000 || len(before.Backends) != routetest.Routes {
-				t.Fatalf("%d resources and %d backends are too few", len(before.Resources), len(before.Backends))
+				t.Fatalf("only %d resources and %d backends", len(before.Resources), len(before.Backends))
 			}
 			known := map[any]bool{}
 			for _, found := range before.Resources {
@@ -51,7 +51,7 @@ func TestSize(t *testing.T) {
 				}
 			}
 			if other > 2 {
-				t.Errorf("%d resources changed with one object", other)
+				t.Errorf("%d resources changed, want at most 2 for one changed object", other)
 			}
 		})
 	}

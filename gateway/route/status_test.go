@@ -22,7 +22,7 @@ func checkStatuses(t *testing.T, result *model.Result, wanted []string) {
 			// Conditions of other types are never removed, so ownConditions must contain each type.
 			of, rest, _ := strings.Cut(token, "=")
 			if strings.Contains(rest, "/") && !model.OwnsCondition(of) {
-				t.Errorf("%s: the condition %s is not among our own", subject, of)
+				t.Errorf("%s: condition %s is not one of our own", subject, of)
 			}
 		}
 	}
@@ -37,7 +37,7 @@ func checkStatuses(t *testing.T, result *model.Result, wanted []string) {
 		}
 		got, known := found[strings.Join(subject, " ")]
 		if len(tokens) == 0 && known {
-			t.Errorf("%s has a status: %v", strings.Join(subject, " "), got)
+			t.Errorf("%s has an unexpected status: %v", strings.Join(subject, " "), got)
 		}
 		for _, token := range tokens {
 			if !slices.Contains(got, token) {

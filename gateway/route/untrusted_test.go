@@ -28,7 +28,7 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	objects := parse(t, file, txtar.Parse(archive).Files[0].Data)
 	at := slices.IndexFunc(objects.Ingresses, func(i *networkingv1.Ingress) bool { return i.Name == "stranger" })
 	if at < 0 {
-		t.Fatal("the scenario has no Ingress stranger")
+		t.Fatal("the scenario has no Ingress named stranger")
 	}
 	for _, secret := range objects.Secrets {
 		if secret.Name == "false" {
@@ -40,7 +40,7 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	for _, host := range []string{"a.example", "b.example", "d.example"} {
 		line := "full " + host + " shop/false"
 		if got := certificates(result, line); got != line {
-			t.Errorf("certificates are %s, want %s", got, line)
+			t.Errorf("certificates = %s, want %s", got, line)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func TestInvalidUTF8Paths(t *testing.T) {
 	for _, proxy := range result.Proxies {
 		for _, r := range proxy.Resources {
 			if _, err := proto.Marshal(r); err != nil {
-				t.Errorf("resource %s cannot be sent: %v", r.GetName(), err)
+				t.Errorf("encode resource %s: %v", r.GetName(), err)
 			}
 		}
 	}
@@ -101,7 +101,7 @@ func TestLongChain(t *testing.T) {
 			result := route.Compile(objects, model.DefaultSettings())
 			for _, want := range []string{tc.want, "web b.example shop/ab"} {
 				if got := certificates(result, want); got != want {
-					t.Errorf("certificates are %s, want %s", got, want)
+					t.Errorf("certificates = %s, want %s", got, want)
 				}
 			}
 		})

@@ -133,7 +133,7 @@ func TestEndpoints(t *testing.T) {
 				got = append(got, text)
 			}
 			if strings.Join(got, " ") != test.want {
-				t.Errorf("endpoints are %v, want %s", got, test.want)
+				t.Errorf("endpoints = %v, want %s", got, test.want)
 			}
 		})
 	}

@@ -35,7 +35,7 @@ func TestOldest(t *testing.T) {
 		}
 		got, host, known := claims.Oldest(wanted)
 		if known != (want >= 0) || known && got != want {
-			t.Fatalf("the oldest route is %d, want %d", got, want)
+			t.Fatalf("oldest route = %d, want %d", got, want)
 		}
 		if !known {
 			return
@@ -46,10 +46,10 @@ func TestOldest(t *testing.T) {
 				return
 			}
 		}
-		t.Fatalf("%q is no host that %v have", host, wanted)
+		t.Fatalf("%q is not a host of %v", host, wanted)
 	})
 	if clashes < 20 {
-		t.Errorf("only %d clashes: the test covers too little", clashes)
+		t.Errorf("only %d conflicts: the coverage is too low", clashes)
 	}
 }
 
@@ -61,12 +61,12 @@ func TestClaimsGrowWithNames(t *testing.T) {
 		known.Add(i, i, []Host{Host(fmt.Sprintf("h%d.team%d.example", i, i%100))})
 	}
 	if len(known.at) != routes || len(known.under) != 102 {
-		t.Errorf("%d names and %d wildcards, want %d and 102: the teams, *.example and all", len(known.at), len(known.under), routes)
+		t.Errorf("%d names and %d wildcards, want %d and 102: the teams, *.example and all hosts", len(known.at), len(known.under), routes)
 	}
 	for i := range routes {
 		host := Host(fmt.Sprintf("h%d.team%d.example", i, i%100))
 		if found, _, has := known.Oldest([]Host{host}); !has || found != i {
-			t.Fatalf("%s has %+v", host, found)
+			t.Fatalf("owner of %s = %+v", host, found)
 		}
 	}
 }

@@ -27,7 +27,7 @@ func TestIntersect(t *testing.T) {
 				got = "none"
 			}
 			if string(got) != test.want {
-				t.Errorf("%q and %q have %q in common, want %q", pair[0], pair[1], got, test.want)
+				t.Errorf("intersection of %q and %q = %q, want %q", pair[0], pair[1], got, test.want)
 			}
 		}
 	}
@@ -44,7 +44,7 @@ func TestHostLength(t *testing.T) {
 		t.Errorf("%d characters and a trailing dot: %v", len(longest), err)
 	}
 	if _, err := ParseHost(longest + "b"); err == nil {
-		t.Errorf("%d characters are accepted", len(longest)+1)
+		t.Errorf("%d characters: no error", len(longest)+1)
 	}
 }
 
@@ -60,10 +60,10 @@ func FuzzHost(f *testing.F) {
 		}
 		again, err := ParseHost(string(a))
 		if err != nil || again != a {
-			t.Fatalf("%q parses as %q, and that as %q, %v", first, a, again, err)
+			t.Fatalf("%q parsed as %q, and that as %q, %v", first, a, again, err)
 		}
 		if strings.ToLower(string(a)) != string(a) || strings.HasSuffix(string(a), ".") || len(a) > 253 {
-			t.Fatalf("%q parses as %q", first, a)
+			t.Fatalf("%q parsed as %q", first, a)
 		}
 		b, err := ParseHost(second)
 		if err != nil {
@@ -73,7 +73,7 @@ func FuzzHost(f *testing.F) {
 		ab, some := Intersect(a, b)
 		ba, same := Intersect(b, a)
 		if ab != ba || some != same || some && ab != a && ab != b {
-			t.Fatalf("%q and %q have %q, or %q", a, b, ab, ba)
+			t.Fatalf("intersection of %q and %q = %q, or %q", a, b, ab, ba)
 		}
 	})
 }

@@ -33,7 +33,7 @@ func TestNonInterference(t *testing.T) {
 		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
 	}
 	if compared < 10_000 {
-		t.Errorf("only %d requests were compared: the test covers too little", compared)
+		t.Errorf("only %d requests were compared: the coverage is too low", compared)
 	}
 }
 
@@ -48,7 +48,7 @@ func interferes(t *rapid.T) (compared int) {
 	for _, proxy := range before.Proxies {
 		at := slices.IndexFunc(after.Proxies, func(p *model.Proxy) bool { return p.Owner == proxy.Owner })
 		if at < 0 {
-			t.Fatalf("%v has no proxies any more", proxy.Owner)
+			t.Fatalf("the proxies of %v were removed", proxy.Owner)
 		}
 		compared += w.compare(t, newServed(t, proxy), newServed(t, after.Proxies[at]), proxy.Owner)
 	}
@@ -118,7 +118,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 		if kind == "IngressClass" && host == "z" && !w.takesAll() {
 			before, _ := before.answer(host, "/", false)
 			if after, _ := after.answer(host, "/", false); !proto.Equal(before.Rule, after.Rule) {
-				t.Fatalf("%s: an unknown host was served by %v before and by %v after", kind, before.Rule, after.Rule)
+				t.Fatalf("%s: rule of an unknown host changed from %v to %v", kind, before.Rule, after.Rule)
 			}
 		}
 		if kind != "Gateway" && !w.owns(host, owner) {
@@ -128,7 +128,7 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 		was, group := before.handshake(host)
 		is, groupNow := after.handshake(host)
 		if was != is && !mayDiffer && (kind != "Gateway" || group == groupNow && w.claims(host, true)) {
-			t.Fatalf("%s: TLS of %s was %q and is %q", kind, host, was, is)
+			t.Fatalf("%s: TLS of %s changed from %q to %q", kind, host, was, is)
 		}
 		for _, path := range requestedPaths {
 			for _, tls := range []bool{false, true} {
@@ -142,16 +142,16 @@ func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (
 				}
 				compared++
 				if kind == "Gateway" && is.Listener != was.Listener {
-					t.Fatalf("%s, TLS %v, was at listener %s and is at %s", host, tls, was.Listener, is.Listener)
+					t.Fatalf("%s, TLS %v: listener changed from %s to %s", host, tls, was.Listener, is.Listener)
 				}
 				if kind != "Gateway" && w.isTaken(host, is.Rule) && is.Rule.GetSessionPersistence() != nil {
-					t.Fatalf("a rule of another namespace for %s has a session", host)
+					t.Fatalf("a rule of another namespace for %s has session persistence", host)
 				}
 				if isShared && w.isTaken(host, is.Rule) || kind == "Gateway" && (is.Group != was.Group || strings.Contains(is.Rule.GetRoute(), "/b/")) {
 					continue
 				}
 				if has != hasStill || was.Status != is.Status || was.Location != is.Location || !proto.Equal(was.Rule, is.Rule) {
-					t.Fatalf("%s: %s %s, TLS %v, was answered with %d %s %v, and is with %d %s %v", kind, host, path, tls,
+					t.Fatalf("%s: %s %s, TLS %v: response changed from %d %s %v to %d %s %v", kind, host, path, tls,
 						was.Status, was.Location, was.Rule, is.Status, is.Location, is.Rule)
 				}
 			}

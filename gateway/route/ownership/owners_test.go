@@ -35,7 +35,7 @@ func TestOwner(t *testing.T) {
 				admit, want = hosts.ClaimWhole, isOwn
 			}
 			if got := admit(claim.host, claim.Owner); got != want {
-				t.Fatalf("%v is admitted: %v, want %v", claim, got, want)
+				t.Fatalf("admit(%v) = %v, want %v", claim, got, want)
 			}
 			if want {
 				admitted = append(admitted, claim)
@@ -44,7 +44,7 @@ func TestOwner(t *testing.T) {
 		host := names.Draw(t, "asked")
 		got, known := hosts.Owner(host)
 		if want, is := oldest(host); got.Namespace != want.Namespace || known != is {
-			t.Fatalf("the owner of %s is %v, want %v", host, got, want)
+			t.Fatalf("owner of %s = %v, want %v", host, got, want)
 		}
 	})
 }

@@ -23,7 +23,7 @@ func TestObservabilityParameters(t *testing.T) {
 		TLSPolicy: resource.Listener_OLD,
 	}
 	if !reflect.DeepEqual(found.Parameters, want) || len(problems) > 0 {
-		t.Errorf("%+v, problems %v", found.Parameters, problems)
+		t.Errorf("parameters = %+v, problems %v", found.Parameters, problems)
 	}
 	for name, texts := range map[string][]string{
 		AccessLog:       {"yes", ""},
@@ -36,7 +36,7 @@ func TestObservabilityParameters(t *testing.T) {
 		for _, text := range texts {
 			found, problems := Parse(&corev1.ConfigMap{Data: map[string]string{name: text}}, false)
 			if !reflect.DeepEqual(found.Parameters, model.Parameters{}) || len(problems) != 1 || problems[0].Key != name {
-				t.Errorf("%s: %q gives %+v, problems %v", name, text, found.Parameters, problems)
+				t.Errorf("%s: %q parsed as %+v, problems %v", name, text, found.Parameters, problems)
 			}
 		}
 	}

@@ -75,7 +75,7 @@ func TestCases(t *testing.T) {
 		})
 	}
 	if ran == 0 {
-		t.Fatal("testdata has no cases")
+		t.Fatal("no cases in testdata")
 	}
 }
 

@@ -97,7 +97,7 @@ func noVerb(got, want string) error {
 	if got == want {
 		return nil
 	}
-	return fmt.Errorf("there is no expectation %q", got)
+	return fmt.Errorf("unknown expectation %q", got)
 }
 
 func (a *answer) hasHeader(name, expression string) bool {
@@ -109,7 +109,7 @@ func (c *client) send(of check) (*answer, error) {
 	method, address, isComplete := strings.Cut(of.Request, " ")
 	at, err := url.Parse(address)
 	if err != nil || !isComplete {
-		return nil, fmt.Errorf("%q is not METHOD URL: %w", of.Request, err)
+		return nil, fmt.Errorf("invalid request %q, want METHOD URL: %w", of.Request, err)
 	}
 	number := uint64(80)
 	if at.Scheme == "https" {

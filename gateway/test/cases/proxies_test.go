@@ -71,7 +71,7 @@ func (p *proxies) apply(services []*corev1.Service, result *model.Result) {
 		}
 		running.Apply(proxy.Update{Version: strconv.Itoa(p.version), Whole: true, Resources: resources})
 		for _, refused := range running.Refused() {
-			p.t.Errorf("the proxy of %v refuses %v", found.Owner, refused)
+			p.t.Errorf("the proxy of %v rejects %v", found.Owner, refused)
 		}
 	}
 }
@@ -112,11 +112,11 @@ func (p *proxies) address(name string, number uint32) (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("%d owners have the name %q and listen", len(found), name)
+		return "", fmt.Errorf("%d owners match %q and have listeners", len(found), name)
 	}
 	at := p.ports[found[0]][number]
 	if at == 0 {
-		return "", fmt.Errorf("%v does not listen at port %d", found[0], number)
+		return "", fmt.Errorf("%v has no listener on port %d", found[0], number)
 	}
 	return fmt.Sprintf("127.0.0.1:%d", at), nil
 }

@@ -126,7 +126,7 @@ func run(t *testing.T, address, command string, args ...string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("%s does not listen: %v", command, err)
+			t.Fatalf("%s does not accept connections: %v", command, err)
 		}
 		time.Sleep(20 * time.Millisecond)
 	}

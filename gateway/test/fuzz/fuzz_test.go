@@ -72,7 +72,7 @@ func checkHeader(t *testing.T, name string, p parsed) {
 	for field := range p.header {
 		switch {
 		case strings.Contains(field, "_"), field == "Forwarded", field == "X-Original-Url":
-			t.Errorf("%s: the backend got the client's %s", name, field)
+			t.Errorf("%s: the backend received %s of the client", name, field)
 		}
 	}
 }
@@ -95,24 +95,24 @@ func sendRandom(t *testing.T, w *world) {
 		status := clients[client](t, w, r)
 		name := fmt.Sprintf("%s %.400q, answered with %s", client, fmt.Sprint(r), status)
 		if status == "no answer" {
-			t.Errorf("%s: no answer", name)
+			t.Errorf("%s: no response", name)
 		}
 		taken := w.taken()
 		if len(taken) > 1 {
-			t.Errorf("%s: backends got %d requests: %v", name, len(taken), taken)
+			t.Errorf("%s: backends received %d requests: %v", name, len(taken), taken)
 		}
 		for _, p := range taken {
 			reached[p.backend]++
 			if p.backend != belongs(p) {
-				t.Errorf("%s: %s got %s, which belongs to %s", name, p.backend, p, belongs(p))
+				t.Errorf("%s: %s received %s, which belongs to %s", name, p.backend, p, belongs(p))
 			}
 			if p.method != r.Method || p.body != r.Body {
-				t.Errorf("%s: %s got method %s and %d bytes; want %s and %d", name, p.backend, p.method, len(p.body), r.Method, len(r.Body))
+				t.Errorf("%s: %s received method %s and %d bytes; want %s and %d", name, p.backend, p.method, len(p.body), r.Method, len(r.Body))
 			}
 			checkHeader(t, name, p)
 		}
 	}
-	t.Logf("reached: %v of %d", reached, *cases)
+	t.Logf("requests reached: %v of %d", reached, *cases)
 	if len(reached) != 3 {
 		t.Errorf("requests reached %v; want all three backends", reached)
 	}

@@ -150,7 +150,7 @@ func denying(t *testing.T) []*resource.Resource {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if body, err := io.ReadAll(r.Body); err != nil || len(body) > 0 || r.Method != http.MethodGet || r.RequestURI != "/" {
-			t.Errorf("received %s %s with %q, %v", r.Method, r.RequestURI, body, err)
+			t.Errorf("received %s %s with body %q, %v", r.Method, r.RequestURI, body, err)
 		}
 		w.WriteHeader(http.StatusForbidden)
 	}))

@@ -79,5 +79,5 @@ func (w *world) attack(t *testing.T, kind string, processes int, arguments ...st
 		t.Log(report)
 	}
 	w.alive(t)
-	t.Logf("%s in %s; most memory %s; shed %s", kind, time.Since(began).Round(time.Second), w.most(t), w.shed(t))
+	t.Logf("%s within %s; maximum memory %s; shed %s", kind, time.Since(began).Round(time.Second), w.most(t), w.shed(t))
 }

@@ -257,7 +257,7 @@ func (w *world) alive(t *testing.T) {
 	select {
 	case <-w.ended:
 		words := w.words()
-		t.Fatalf("the proxy has ended: %v: %s", w.proxy.ProcessState, words[max(0, len(words)-2000):])
+		t.Fatalf("the proxy exited: %v: %s", w.proxy.ProcessState, words[max(0, len(words)-2000):])
 	default:
 	}
 }

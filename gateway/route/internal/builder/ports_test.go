@@ -23,11 +23,11 @@ func TestTargetPorts(t *testing.T) {
 		}
 		for _, port := range TargetPorts(ports, reserved) {
 			if taken[port.Target] || port.Target < 1024 || port.Target > 65535 {
-				t.Fatalf("%d has the target %d", port.VIP, port.Target)
+				t.Fatalf("invalid or duplicate target of %d: %d", port.VIP, port.Target)
 			}
 			taken[port.Target] = true
 			if port.VIP < 1024 && port.Target != port.VIP+8000 {
-				t.Fatalf("%d has moved to %d", port.VIP, port.Target)
+				t.Fatalf("target of %d moved to %d", port.VIP, port.Target)
 			}
 		}
 	})

@@ -20,17 +20,17 @@ func FuzzPath(f *testing.F) {
 			return
 		}
 		if again, err := Canonical(canonical); err != nil && len(canonical) <= MaxPath || err == nil && again != canonical || !utf8.ValidString(canonical) {
-			t.Fatalf("%q has the canonical form %q, and that %q, %v", path, canonical, again, err)
+			t.Fatalf("Canonical(%q) = %q, and Canonical of that is %q, %v", path, canonical, again, err)
 		}
 		if prefix := TrimPrefix(canonical); prefix != "/" && strings.HasSuffix(prefix, "/") || !strings.HasPrefix(canonical, prefix) {
-			t.Fatalf("%q has the prefix %q", path, prefix)
+			t.Fatalf("TrimPrefix(%q) = %q", path, prefix)
 		}
 		decoded, err := url.PathUnescape(canonical)
 		if err != nil {
-			t.Fatalf("%q has the canonical form %q: %v", path, canonical, err)
+			t.Fatalf("Canonical(%q) = %q: %v", path, canonical, err)
 		}
 		if !regexp.MustCompile("^(?:" + StringPrefix(canonical) + ")$").MatchString(decoded + "x") {
-			t.Fatalf("%q is no prefix of itself", path)
+			t.Fatalf("%q does not match its own prefix", path)
 		}
 	})
 }

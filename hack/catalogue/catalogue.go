@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package catalogue compares docs/metrics.md with the registries of the programs, and docs/reference.md
-// with their flags. Each registry or program has a test that passes its content.
+// Package catalogue compares docs/metrics.md with the metrics in the registries of the programs, and
+// docs/reference.md with their flags. A test of each registry or program passes its content.
 package catalogue
 
 import (
@@ -20,29 +20,29 @@ import (
 	dto "github.com/prometheus/client_model/go"
 )
 
-// Page is the page of all metrics, relative to the root of the project.
+// Page is the path of the page of metrics, relative to the root of the project.
 const Page = "docs/metrics.md"
 
-// Reference is the page of all other names, relative to the root of the project.
+// Reference is the path of the page of all other names, relative to the root of the project.
 const Reference = "docs/reference.md"
 
-// Environment variables that make tests write the pages.
+// Environment variables with which tests write the pages instead of comparing them.
 const (
 	Update          = "MILLRACE_UPDATE_METRICS"
 	UpdateReference = "MILLRACE_UPDATE_REFERENCE"
 )
 
-// Prefix is the prefix of the project's metrics.
+// Prefix is the prefix of the names of the project's metrics.
 const Prefix = "millrace_"
 
-// Metric is the description of a metric in a registry.
+// Metric describes a metric in a registry.
 type Metric struct {
 	Name, Type, Help string
 	Labels           []string
 }
 
-// Own compares a section with the project's metrics. All metrics must have a series, because only series
-// have the type; and names must follow Prometheus' conventions.
+// Own compares a section with the project's metrics. Each metric must have a series, because the type is
+// known for series only, and its name must follow Prometheus' conventions.
 func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	t.Helper()
 	registry := prometheus.NewPedanticRegistry()
@@ -76,8 +76,8 @@ func Own(t *testing.T, section string, collectors ...prometheus.Collector) {
 	hold(t, section, "| Metric | Type | Labels | What |\n|---|---|---|---|\n"+strings.Join(lines, "\n"))
 }
 
-// Foreign compares a section with metrics of libraries. Of the Go runtime's metrics, only go_goroutines is
-// required.
+// Foreign compares a section with the metrics of libraries. Of the metrics of the Go runtime, only
+// go_goroutines is required.
 func Foreign(t *testing.T, section string, registry prometheus.Collector) {
 	t.Helper()
 	var names []string
@@ -97,7 +97,7 @@ func (m Metric) row() string {
 	return fmt.Sprintf("| `%s` | %s | %s | %s |", m.Name, m.Type, strings.Join(labels, ", "), strings.ReplaceAll(m.Help, "|", `\|`))
 }
 
-// A Desc has no getters.
+// descPattern parses the text of a prometheus.Desc, which has no getters.
 var descPattern = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), unit: "[^"]*", constLabels: \{.*\}, variableLabels: \{(.*)\}\}$`)
 
 func described(t *testing.T, collectors ...prometheus.Collector) []Metric {
@@ -170,13 +170,14 @@ func holdIn(t *testing.T, page, update, section, want string) {
 	}
 }
 
-// Hold compares or writes another section of the page, such as measured numbers.
+// Hold compares or writes a section of the page of metrics that is not a table of metrics, such as
+// measurements.
 func Hold(t *testing.T, section, want string) {
 	t.Helper()
 	hold(t, section, want)
 }
 
-// Root returns the root of the project.
+// Root returns the absolute path of the project's root.
 func Root(t *testing.T) string {
 	t.Helper()
 	directory, err := filepath.Abs(".")
@@ -200,7 +201,8 @@ var (
 	namePattern = regexp.MustCompile("(?m)^`([a-z0-9_]+)`,?$")
 )
 
-// Read returns the labels of the page's metrics by the names of their series; nil: unknown.
+// Read returns the labels of the metrics on the page by the names of their series. The labels are nil if they
+// are unknown.
 func Read(t *testing.T) map[string][]string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(Root(t), Page))
@@ -220,7 +222,7 @@ func Read(t *testing.T) map[string][]string {
 		found[row[1]+"_bucket"], found[row[1]+"_sum"], found[row[1]+"_count"] = append(slices.Clone(labels), "le"), labels, labels
 	}
 	for _, name := range namePattern.FindAllStringSubmatch(string(content), -1) {
-		// Their types are unknown.
+		// The types of these metrics are unknown.
 		for _, suffix := range []string{"", "_bucket", "_sum", "_count"} {
 			found[name[1]+suffix] = nil
 		}

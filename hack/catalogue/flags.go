@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// Flags compares or writes the section of a program's flags.
+// Flags compares or writes the section with a program's flags.
 func Flags(t *testing.T, program string, flags *pflag.FlagSet) {
 	t.Helper()
 	var text strings.Builder
@@ -34,7 +34,7 @@ func Flags(t *testing.T, program string, flags *pflag.FlagSet) {
 	HoldReference(t, "flags of "+program, text.String())
 }
 
-// GoFlags is Flags for a program with Go's package flag.
+// GoFlags is like Flags, for a program that uses package flag.
 func GoFlags(t *testing.T, program string, flags *flag.FlagSet) {
 	t.Helper()
 	all := pflag.NewFlagSet(program, pflag.ContinueOnError)

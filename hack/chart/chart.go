@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package chart builds the Helm chart from config/chart and templates generated from the output of
-// kustomize for config/.
+// Package chart builds the Helm chart from config/chart and from templates that are generated from the output
+// of kustomize for config/.
 package chart
 
 import (
@@ -21,29 +21,30 @@ import (
 	"github.com/millrace-lb/millrace/hack/kustomize"
 )
 
-// Version is the version of a chart and of its images.
+// Version specifies the version of a chart and its images.
 type Version struct {
-	// Chart is a semantic version without v, App the tag of the images.
+	// Chart is a semantic version without "v", and App the tag of the images.
 	Chart, App string
 	Registry   string
 	Digests    map[string]string
 }
 
-// Development is the version of a checkout, with the images of config/.
+// Development is the version of a checkout, which has the images of config/.
 var Development = Version{Chart: "0.0.0-dev", App: "dev", Registry: "ghcr.io/millrace-lb"}
 
-// holdLabel is in the cleanup's node selector until a hook has verified that Helm uninstalls the release,
-// so that hooks applied by another tool run no pod.
+// holdLabel is in the node selector of the cleanup's DaemonSet until a hook has verified that Helm uninstalls
+// the release. If another tool applies the hooks, they therefore run no pod.
 const holdLabel = "millrace.io/uninstalling"
 
-// component is enabled by a value: additional resources, and changes to the default.
+// component is an optional part of the chart that a value enables: additional resources, and kustomize
+// components that change the default ones.
 type component struct {
 	name       string
 	resources  []string
 	components []string
 }
 
-// The first three change the workloads of config/default.
+// The first three components change the workloads of config/default.
 var components = []component{
 	{name: "gateway", resources: []string{"gateway"}},
 	{name: "liveapi", components: []string{"liveapi"}},
@@ -55,7 +56,7 @@ var components = []component{
 
 func (c component) condition() string { return ".Values." + c.name + ".enabled" }
 
-// Files returns the files of the chart by name.
+// Files returns the files of the chart by their paths.
 func Files(ctx context.Context, root string, version Version) (map[string][]byte, error) {
 	files, err := written(filepath.Join(root, "config", "chart"), version)
 	if err != nil {
@@ -105,7 +106,7 @@ func Files(ctx context.Context, root string, version Version) (map[string][]byte
 		object.SetAnnotations(map[string]string{
 			"helm.sh/hook": "pre-delete", "helm.sh/hook-weight": "2", "helm.sh/hook-delete-policy": "before-hook-creation,hook-succeeded",
 		})
-		// No node has the label, which the hook that awaits the cleanup removes.
+		// No node has the label. The hook that waits for the cleanup removes the selector.
 		if err := unstructured.SetNestedField(object.Object, "true", "spec", "template", "spec", "nodeSelector", holdLabel); err != nil {
 			return nil, fmt.Errorf("hold %s: %w", object.GetName(), err)
 		}
@@ -118,7 +119,7 @@ func isForAllNamespaces(object *unstructured.Unstructured) bool {
 	return object.GetKind() == "ClusterRoleBinding" && (name == "millrace-gateway-secrets" || name == "millrace-gateway-proxies")
 }
 
-// written reads the files that are not generated, and inserts the version.
+// written returns the files of the chart that are not generated, with the version inserted.
 func written(directory string, version Version) (map[string][]byte, error) {
 	files := map[string][]byte{}
 	err := filepath.WalkDir(directory, func(path string, entry fs.DirEntry, err error) error {
@@ -155,7 +156,7 @@ func written(directory string, version Version) (map[string][]byte, error) {
 	return files, nil
 }
 
-// Render returns the objects of directories of config/ with components.
+// Render returns the objects that kustomize builds from directories of config/ with components.
 func Render(ctx context.Context, root string, resources, components []string) ([]*unstructured.Unstructured, error) {
 	overlay, err := os.MkdirTemp("", "millrace-overlay")
 	if err != nil {
@@ -175,7 +176,7 @@ func Render(ctx context.Context, root string, resources, components []string) ([
 			text += list.name + ":\n"
 		}
 		for _, item := range list.items {
-			// kustomize does not accept absolute paths.
+			// kustomize accepts relative paths only.
 			path, err := filepath.Rel(overlay, filepath.Join(absolute, "config", item))
 			if err != nil {
 				return nil, fmt.Errorf("create an overlay: %w", err)
@@ -211,8 +212,8 @@ func keyOf(object *unstructured.Unstructured) key {
 	return key{object.GetKind(), object.GetNamespace(), object.GetName()}
 }
 
-// extend returns base with the additions of extended, and the latter's new objects. base may have marks of
-// other components.
+// extend returns the objects of base with the additions in extended, and the objects that only extended
+// contains. base may contain marks of other components.
 func extend(base, extended []*unstructured.Unstructured, condition string) (merged, added []*unstructured.Unstructured, err error) {
 	previous := map[key]*unstructured.Unstructured{}
 	for _, object := range base {

@@ -83,8 +83,7 @@ func byKey(t *testing.T, objects []*unstructured.Unstructured) map[key]map[strin
 	return found
 }
 
-// TestRendered checks that the rendered chart equals the output of kustomize for config/, except for
-// labels.
+// TestRendered checks that the rendered chart equals the output of kustomize for config/, except for labels.
 func TestRendered(t *testing.T) {
 	chart := onDisk(t)
 	for _, test := range []struct {
@@ -118,8 +117,7 @@ func TestRendered(t *testing.T) {
 	}
 }
 
-// TestGatewayNamespaces checks that the chart binds the roles of the gateway only in the namespaces of the
-// value.
+// TestGatewayNamespaces checks that the chart binds the gateway's roles in the namespaces of the value only.
 func TestGatewayNamespaces(t *testing.T) {
 	bound := map[string]bool{}
 	for _, object := range rendered(t, onDisk(t), "--set", "gateway.enabled=true,gateway.namespaces={shop,office}") {
@@ -138,7 +136,8 @@ func TestGatewayNamespaces(t *testing.T) {
 	}
 }
 
-// TestPullSecrets checks that each pod has them, including hooks, and the images are those of the values.
+// TestPullSecrets checks that all pods, including those of hooks, have the pull secrets and images of the
+// values.
 func TestPullSecrets(t *testing.T) {
 	pods := 0
 	for _, object := range rendered(t, onDisk(t), "--set", "imagePullSecrets[0].name=registry",
@@ -166,7 +165,7 @@ func TestPullSecrets(t *testing.T) {
 	}
 }
 
-// TestWorkloadOptions checks that each option reaches the pods of each workload, and replaces the default.
+// TestWorkloadOptions checks that each option applies to the pods of each workload and replaces the default.
 func TestWorkloadOptions(t *testing.T) {
 	var values []string
 	for _, name := range []string{"operator", "agent", "gateway", "liveapi"} {
@@ -215,7 +214,8 @@ func TestWorkloadOptions(t *testing.T) {
 	}
 }
 
-// TestDigests checks that a digest selects the image, and a tag that it would override is rejected.
+// TestDigests checks that a digest selects the image, and that a tag is rejected if the digest would override
+// it.
 func TestDigests(t *testing.T) {
 	chart, digest := onDisk(t), "sha256:"+strings.Repeat("a", 64)
 	out, complaints, err := helm(t, "template", "millrace", chart, "--set", "images.digests.operator="+digest)
@@ -234,7 +234,7 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestSchema checks that a value without effect, or of the wrong type, is rejected with its name.
+// TestSchema checks that values that have no effect or the wrong type are rejected by name.
 func TestSchema(t *testing.T) {
 	chart := onDisk(t)
 	for value, problem := range map[string]string{

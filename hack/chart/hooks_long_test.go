@@ -27,7 +27,7 @@ const held = `{"apiVersion": "v1", "kind": "Service",
   "metadata": {"namespace": "default", "name": "web", "finalizers": ["millrace.io/address"]},
   "spec": {"ports": [{"port": 80}]}}`
 
-// hookRunner runs the hooks' Jobs with the rights of their ServiceAccount.
+// hookRunner runs the Jobs of the hooks with the permissions of their ServiceAccount.
 type hookRunner struct {
 	server              *controlplane.Server
 	directory, operator string
@@ -59,7 +59,7 @@ func (h *hookRunner) kubectl(t *testing.T, arguments ...string) string {
 	return string(output)
 }
 
-// apply applies a manifest like a tool without support for Helm's hooks.
+// apply applies a manifest like a tool that does not support Helm's hooks.
 func (h *hookRunner) apply(t *testing.T, manifest string) {
 	t.Helper()
 	file := filepath.Join(h.directory, "manifest.yaml")
@@ -119,7 +119,7 @@ func (h *hookRunner) jobs(ctx context.Context) []string {
 	return strings.Fields(string(jobs))
 }
 
-// play acts as Helm's Jobs and cleanup pods until ctx is done, except for the Jobs in before.
+// play runs Helm's Jobs and the cleanup pods, except for the Jobs in before, until ctx is done.
 func (h *hookRunner) play(ctx context.Context, before []string) {
 	ticker := time.NewTicker(100 * time.Millisecond)
 	defer ticker.Stop()
@@ -187,7 +187,7 @@ func (h *hookRunner) pods(ctx context.Context, component string) []string {
 	return strings.Fields(string(names))
 }
 
-// changesNothing runs both hooks, which must find nothing to do.
+// changesNothing runs both hooks, and checks that they print want and change nothing.
 func (h *hookRunner) changesNothing(t *testing.T, want string) {
 	t.Helper()
 	const state = `jsonpath={range .items[*]}{.metadata.name} {.metadata.uid} {.metadata.generation}{"\n"}{end}`
@@ -214,7 +214,7 @@ func (h *hookRunner) changesNothing(t *testing.T, want string) {
 	}
 }
 
-// TestHooks checks that pre-delete hooks that another tool applies as ordinary objects change nothing.
+// TestHooks checks that the pre-delete hooks change nothing if another tool applies them as ordinary objects.
 func TestHooks(t *testing.T) {
 	h, chart := newHookRunner(t), onDisk(t)
 	applied := h.mustHelm(t, "template", "millrace", chart)

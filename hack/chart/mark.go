@@ -9,7 +9,7 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 )
 
-// workload is the value that configures a workload, and the container to which its container options apply.
+// workload is the value that configures a workload, and the container that the container options apply to.
 type workload struct{ value, container string }
 
 var workloads = map[string]workload{
@@ -19,12 +19,12 @@ var workloads = map[string]workload{
 	"millrace-liveapi":  {"liveapi", "liveapi"},
 }
 
-// labelsOf maps a kind to the value with additional labels.
+// labelsOf maps a kind to the value with its additional labels.
 var labelsOf = map[string]string{
 	"PodMonitor": ".Values.monitors.labels", "ServiceMonitor": ".Values.monitors.labels", "PrometheusRule": ".Values.rules.labels",
 }
 
-// mark marks labels, images and arguments, which depend on values.
+// mark marks the labels, images and arguments that depend on values.
 func mark(object *unstructured.Unstructured) error {
 	metadata, _, err := unstructured.NestedMap(object.Object, "metadata")
 	if err != nil {
@@ -63,7 +63,8 @@ func mark(object *unstructured.Unstructured) error {
 	return unstructured.SetNestedMap(object.Object, pod, "spec", "template", "spec")
 }
 
-// markWorkload marks the options of a pod. A value replaces that of config/; annotations and labels are added.
+// markWorkload marks the options of a pod. A value replaces that of config/. Annotations and labels are
+// added.
 func markWorkload(object *unstructured.Unstructured, pod map[string]any, values string) {
 	for _, key := range []string{"nodeSelector", "tolerations", "affinity", "topologySpreadConstraints"} {
 		replace(pod, key, values+key)
@@ -84,7 +85,7 @@ func markWorkload(object *unstructured.Unstructured, pod map[string]any, values 
 	}
 }
 
-// replace marks a key whose value is that of an expression, unless that is empty.
+// replace marks a key whose value is replaced by that of an expression, unless the latter is empty.
 func replace(in map[string]any, key, expression string) {
 	present, found := in[key]
 	if !found {

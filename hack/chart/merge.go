@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// merge returns base with conditional additions of extended, which must contain base unchanged.
+// merge returns base with the conditional additions of extended, which must contain base unchanged.
 func merge(base, extended any, condition string) (any, error) {
 	switch extended := extended.(type) {
 	case map[string]any:
@@ -54,7 +54,7 @@ func mergeMaps(base, extended map[string]any, condition string) (map[string]any,
 	return result, nil
 }
 
-// mergeLists marks the items after the unmarked items of base.
+// mergeLists adds marks to a list after its unmarked items.
 func mergeLists(base, extended []any, condition string) (any, error) {
 	var result, marks []any
 	for _, item := range base {

@@ -23,7 +23,8 @@ upgrades and uninstallation.
 
 var valueLine = regexp.MustCompile(`^( *)([A-Za-z]+):(?: (.*))?$`)
 
-// readme returns the chart's README with a table of the values, whose comments precede them.
+// readme returns the README of the chart with a table of the values. Each value is described by the comments
+// above it.
 func readme(values string) string {
 	var out strings.Builder
 	out.WriteString(readmeHead)

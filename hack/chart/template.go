@@ -13,29 +13,30 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// Marks are placeholders for template syntax that YAML cannot represent; expand replaces them. They are
-// appended to a text or key, so that it keeps its place in the order, or replace a value.
+// Marks are placeholders for template syntax that YAML cannot represent; expand replaces them. A mark is
+// appended to a key or text, which keeps its sort order, or replaces a value.
 
-// onlyIf marks a key, with its value, as conditional.
+// onlyIf returns a key with a mark that makes the key and its value conditional.
 func onlyIf(condition, key string) string { return key + "@@if " + condition + "@@" }
 
-// orElse marks a key whose value is that of an expression, or the present one if that is empty.
+// orElse returns a key with a mark that replaces its value by that of an expression, unless the latter is
+// empty.
 func orElse(expression, key string) string { return key + "@@else " + expression + "@@" }
 
 func itemIf(condition, text string) string { return text + "@@item " + condition + "@@" }
 
 func value(expression string) string { return "@@value " + expression + "@@" }
 
-// block returns the mark for the list or map of an expression.
+// block returns the mark for the list or map that an expression returns.
 func block(expression string) string { return "@@block " + expression + "@@" }
 
 // items returns the mark for additional items of a list.
 func items(expression string) string { return "@@items " + expression + "@@" }
 
-// entries returns the mark for a key, whose value is true, in place of the entries of a map.
+// entries returns the mark for additional entries of a map. It is a key with the value true.
 func entries(expression string) string { return "@@entries " + expression + "@@" }
 
-// labels is the key that is replaced by Helm's labels.
+// labels is a key in place of Helm's labels.
 const labels = "@@labels"
 
 func marked(text string) bool { return strings.Contains(text, "@@") }
@@ -45,9 +46,9 @@ func template(object *unstructured.Unstructured) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("write %s %s: %w", object.GetKind(), object.GetName(), err)
 	}
-	// Marshal wraps lines after 80 columns.
+	// Marshal wraps lines at 80 columns.
 	text = wrappedMark.ReplaceAll(text, []byte("$1 $4"))
-	// Escape the templates in rules and dashboards, which Helm must not evaluate.
+	// Escape template syntax in rules and dashboards, which Helm must not evaluate.
 	return expand(bytes.ReplaceAll(text, []byte("{{"), []byte("{{`{{`}}")))
 }
 
@@ -108,8 +109,8 @@ func expand(text []byte) ([]byte, error) {
 	return []byte(out), nil
 }
 
-// inside reports whether a line belongs to the key or item at an indent. A list's items have its key's
-// indent.
+// inside reports whether a line belongs to the key or item at an indentation. The items of a list have the
+// indentation of its key.
 func inside(indent string, item bool, line string) bool {
 	rest, found := strings.CutPrefix(line, indent)
 	switch {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command commits verifies commit messages: a subject "area: verb object" of at most 72 columns, and a body.
+// Command commits verifies commit messages: the subject must be "area: verb object" with at most 72
+// columns, followed by a body.
 //
 //	commits FILE         verifies the message in a file, as the hook commit-msg
-//	commits -since BASE  verifies all commits after BASE that are no merges
+//	commits -since BASE  verifies all commits after BASE except merges
 package main
 
 import (
@@ -19,7 +20,7 @@ import (
 // maxColumns is the maximum length of a subject.
 const maxColumns = 72
 
-// subject matches "area: verb object"; an area is a package, a directory or a list of them.
+// subject matches "area: verb object". The area is a package, a directory or a list of them.
 var subject = regexp.MustCompile(`^[\w./{},* -]+: [a-z][\w-]* \S`)
 
 func main() {
@@ -45,7 +46,8 @@ func run(since string, files []string) error {
 	return check(string(message))
 }
 
-// checkHistory ignores a clone without base, such as a shallow one.
+// checkHistory verifies the messages of commits after base. It verifies nothing in a clone without base, such
+// as a shallow one.
 func checkHistory(base string) error {
 	if err := exec.Command("git", "merge-base", "--is-ancestor", base, "HEAD").Run(); err != nil {
 		fmt.Fprintf(os.Stderr, "commits: messages are not verified: this clone does not contain %s\n", base)
@@ -65,7 +67,7 @@ func checkHistory(base string) error {
 	return errors.Join(problems...)
 }
 
-// check returns the first problem; lines that start with # are comments of git.
+// check returns the first problem of a message. Lines that start with # are comments.
 func check(message string) error {
 	var lines []string
 	for line := range strings.Lines(message) {

@@ -12,13 +12,13 @@ import (
 
 // Dashboard is a Grafana dashboard.
 type Dashboard struct {
-	// Name is the file name and the target of links.
+	// Name is the name of the file and the target of links.
 	Name, Title string
 	Variables   []Variable
 	Rows        []Row
 }
 
-// Variable is a selection at the top of the page, with the values of a label of a metric.
+// Variable is a selector at the top of a dashboard. Its options are the values of a metric's label.
 type Variable struct {
 	Name, Metric, Label string
 }
@@ -29,21 +29,21 @@ type Row struct {
 	Panels []Panel
 }
 
-// Panel shows queries.
+// Panel shows the results of queries.
 type Panel struct {
 	Title string
 	What  string
-	// Kind is a Grafana panel type: timeseries, stat, bargauge or table.
+	// Kind is a panel type of Grafana: timeseries, stat, bargauge or table.
 	Kind string
-	// Unit is a Grafana unit, such as pps.
+	// Unit is a unit of Grafana, such as pps.
 	Unit    string
 	Queries []Query
-	// Bad is the threshold from which on the value is red; 0: no threshold.
+	// Bad is the threshold from which the value is red; 0 means no threshold.
 	Bad     float64
 	Stacked bool
 }
 
-// Query is a PromQL query. Legend is the format of its series' names, such as {{node}}.
+// Query is a PromQL query. Legend is the format of the names of its series, such as {{node}}.
 type Query struct{ Expr, Legend string }
 
 const (
@@ -51,7 +51,7 @@ const (
 	height = 8
 )
 
-// JSON returns the dashboard in Grafana's import format.
+// JSON returns the dashboard in the import format of Grafana.
 func (d Dashboard) JSON() ([]byte, error) {
 	var panels []any
 	y, id := 0, 0
@@ -85,7 +85,7 @@ func (d Dashboard) JSON() ([]byte, error) {
 	return append(content, '\n'), nil
 }
 
-// source is the variable that selects a Prometheus.
+// source refers to the variable that selects a Prometheus server.
 var source = map[string]string{"type": "prometheus", "uid": "${datasource}"}
 
 func (d Dashboard) variables() []any {
@@ -100,7 +100,7 @@ func (d Dashboard) variables() []any {
 	return list
 }
 
-// Query returns the query of the values, in Grafana's syntax.
+// Query returns the query for the options, in Grafana's syntax.
 func (v Variable) Query() string { return fmt.Sprintf("label_values(%s, %s)", v.Metric, v.Label) }
 
 func (p Panel) json() map[string]any {
@@ -151,7 +151,7 @@ func (p Panel) options() map[string]any {
 	return map[string]any{"reduceOptions": map[string]any{"calcs": []string{"lastNotNull"}}}
 }
 
-// Queries returns all queries, including those of variables, as the PromQL that Prometheus receives.
+// Queries returns all queries, including those of variables, in the PromQL that Prometheus receives.
 func (d Dashboard) Queries() (queries []string) {
 	for _, variable := range d.Variables {
 		queries = append(queries, fmt.Sprintf("count by (%s) (%s)", variable.Label, variable.Metric))

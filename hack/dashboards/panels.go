@@ -12,7 +12,7 @@ func stacked(title, unit, what string, queries ...Query) Panel {
 	return panel
 }
 
-// number returns a panel of a number, red from bad on.
+// number returns a panel that shows one number, which is red from bad on.
 func number(title, unit, what, expr string, bad float64) Panel {
 	return Panel{Title: title, What: what, Kind: "stat", Unit: unit, Queries: []Query{{expr, ""}}, Bad: bad}
 }
@@ -25,7 +25,7 @@ func table(title, what, expr string) Panel {
 	return Panel{Title: title, What: what, Kind: "table", Queries: []Query{{expr, ""}}}
 }
 
-// All returns the dashboards, by name.
+// All returns the dashboards, sorted by name.
 func All() []Dashboard { return []Dashboard{cluster(), control(), gateway(), node(), services()} }
 
 func cluster() Dashboard {

@@ -115,7 +115,8 @@ var (
 	inFolder = regexp.MustCompile(` \./(\S+)`)
 )
 
-// TestExamplesExist checks that CONTRIBUTING.md names one test of each kind, and how to run it.
+// TestExamplesExist checks that CONTRIBUTING.md names an example of each kind of test, and the command that
+// runs it.
 func TestExamplesExist(t *testing.T) {
 	content, err := os.ReadFile(contributing)
 	if err != nil {

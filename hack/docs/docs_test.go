@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package docs tests the pages against the code and files that they refer to.
+// Package docs tests the pages against the code and the files that they refer to.
 package docs
 
 import (
@@ -69,7 +69,7 @@ var (
 	markup         = regexp.MustCompile("`|\\[([^]]*)\\]\\([^)]*\\)")
 )
 
-// anchors returns the anchors that GitHub assigns to the headings of a page.
+// anchors returns the anchors that GitHub generates for the headings of a page.
 func anchors(page string) map[string]bool {
 	found := map[string]bool{}
 	for _, heading := range headingPattern.FindAllStringSubmatch(page, -1) {
@@ -165,7 +165,7 @@ func TestBrokenReferences(t *testing.T) {
 	}
 }
 
-// columns is the maximum width of a line in characters. Tables, code and unbreakable text may be wider.
+// columns is the maximum number of characters in a line. Tables, code and text without spaces may be longer.
 const columns = 100
 
 func TestColumns(t *testing.T) {

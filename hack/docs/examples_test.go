@@ -55,7 +55,7 @@ func blocks(page string) (found []string) {
 	return found
 }
 
-// Millrace's objects in pages match their schemas, without unknown fields.
+// TestExamplesFit checks that Millrace's objects on the pages match their schemas and have no unknown fields.
 func TestExamplesFit(t *testing.T) {
 	known, err := crd.Kinds()
 	if err != nil {
@@ -88,7 +88,8 @@ func TestExamplesFit(t *testing.T) {
 
 var ours = regexp.MustCompile(`(?m)^apiVersion: millrace\.io/v`)
 
-// objects returns complete objects, from here documents in a shell's block.
+// objects returns the complete objects in a block of YAML, or in the here documents of a block of shell
+// commands.
 func objects(block string) (found []unstructured.Unstructured) {
 	if !ours.MatchString(block) {
 		return nil
@@ -147,7 +148,7 @@ func TestValuesExist(t *testing.T) {
 	}
 }
 
-// hasValue reports whether a schema has a property at a path. Items of lists are not checked.
+// hasValue reports whether a schema contains the property at a path. Items of lists are not checked.
 func hasValue(schema map[string]any, path []string) bool {
 	for _, part := range path {
 		name, _, isItem := strings.Cut(part, "[")

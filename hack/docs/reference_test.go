@@ -24,19 +24,19 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// trees are the folders with user-visible constants.
+// trees are the directories with user-visible constants.
 var trees = []string{"api", "operator", "lbagent", "gateway", "liveapi", "cmd"}
 
 const own = "millrace.io/"
 
 type constant struct {
 	name, value string
-	// doc is its comment, and block the comment of its group.
+	// doc is the comment of the constant, and block that of its group.
 	doc, block string
 	where      string
 }
 
-// sources calls visit with each source file of the trees, without tests.
+// sources calls visit for each source file in the trees except tests.
 func sources(t *testing.T, visit func(directory string, files *token.FileSet, file *ast.File)) {
 	t.Helper()
 	for _, tree := range trees {
@@ -104,13 +104,13 @@ func constantsOf(directory string, group *ast.GenDecl, spec *ast.ValueSpec) (fou
 	return found
 }
 
-// has reports whether the constant's name has a prefix, exported or not.
+// has reports whether the name of the constant has a prefix, exported or unexported.
 func (c constant) has(prefix string) bool {
 	return strings.HasPrefix(c.name, prefix) || strings.HasPrefix(c.name, strings.ToLower(prefix[:1])+prefix[1:])
 }
 
-// isMark reports whether the constant is the key of an annotation or a label; foreign ones must be
-// exported.
+// isMark reports whether the constant is the key of an annotation, a label or a finalizer. Keys of other
+// projects count only if they are exported.
 func (c constant) isMark() bool {
 	if c.has("Condition") || c.value == own {
 		return false
@@ -138,7 +138,7 @@ func (c constant) cell() string {
 	return sentence(verb.ReplaceAllString(text, ""))
 }
 
-// sentence formats the text of a comment for a table: capitalized, with links to pages.
+// sentence formats a comment for a table: it capitalizes the first letter and links pages.
 func sentence(text string) string {
 	first, size := utf8.DecodeRuneInString(text)
 	text = string(unicode.ToUpper(first)) + text[size:]
@@ -177,7 +177,7 @@ func choose(all []constant, fits func(constant) bool) (chosen []constant) {
 	return chosen
 }
 
-// TestReference compares docs/reference.md with the constants of the code and the BPF programs.
+// TestReference compares docs/reference.md with the constants in the code and in the BPF programs.
 func TestReference(t *testing.T) {
 	all := constants(t)
 	catalogue.HoldReference(t, "annotations and labels", table(t, "Name", choose(all, constant.isMark)))
@@ -187,7 +187,7 @@ func TestReference(t *testing.T) {
 	catalogue.HoldReference(t, "packet events", counted(t, "bpf/src/event.h", "event", "EVENT_"))
 }
 
-// reasons returns a table for each group of constants with a comment "Reasons of something: more".
+// reasons returns a table for each group of constants whose comment starts with "Reasons of something:".
 func reasons(t *testing.T, all []constant) string {
 	t.Helper()
 	const others = "Other reasons"
@@ -226,7 +226,8 @@ func wrapped(text string) string {
 
 var member = regexp.MustCompile(`(?s)/\*(.*?)\*/\s*([A-Z0-9_]+),`)
 
-// counted compares an enum of the BPF programs with the compiled programs.
+// counted returns a table of an enum of the BPF programs, and compares its comments with the compiled
+// programs.
 func counted(t *testing.T, header, name, prefix string) string {
 	t.Helper()
 	content, err := os.ReadFile(filepath.Join(root, header))
@@ -261,7 +262,7 @@ func counted(t *testing.T, header, name, prefix string) string {
 	return "| Name | What |\n|---|---|\n" + strings.Join(rows, "\n")
 }
 
-// User-visible names are constants, so that they are in the reference.
+// TestNamesAreConstants checks that user-visible names are constants, so that the reference contains them.
 func TestNamesAreConstants(t *testing.T) {
 	sources(t, func(_ string, files *token.FileSet, file *ast.File) {
 		ast.Inspect(file, func(node ast.Node) bool {
@@ -286,7 +287,8 @@ func TestNamesAreConstants(t *testing.T) {
 	})
 }
 
-// eventWithoutConstant checks the fourth argument, the reason (k8s.io/client-go/tools/events).
+// eventWithoutConstant reports whether the reason of an event, the fourth argument of Eventf, is a literal
+// (k8s.io/client-go/tools/events).
 func eventWithoutConstant(call *ast.CallExpr) bool {
 	function, ok := call.Fun.(*ast.SelectorExpr)
 	return ok && function.Sel.Name == "Eventf" && len(call.Args) > 4 && isString(call.Args[3])

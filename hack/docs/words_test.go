@@ -13,7 +13,7 @@ import (
 
 var (
 	replaced = regexp.MustCompile(`(?m)^\| ([^|]+) \|[^|]+\| (\w+) \|$`)
-	// identifier matches an identifier of C or Go, after comments and strings were removed.
+	// identifier matches an identifier of C or Go. Comments and strings are removed before.
 	identifier = regexp.MustCompile(`[A-Za-z_]\w*`)
 	aside      = regexp.MustCompile("(?s)//[^\n]*|/\\*.*?\\*/|\"(?:[^\"\\\\\n]|\\\\.)*\"|`[^`]*`")
 )
@@ -45,7 +45,8 @@ func unwanted(source string, words map[string]string) (found []string) {
 	return found
 }
 
-// Identifiers of the programs have the words of CONTRIBUTING.md. Those of tests may have others.
+// TestWords checks that identifiers of the programs use the words in CONTRIBUTING.md. Those of tests may use
+// others.
 func TestWords(t *testing.T) {
 	output, err := exec.Command("git", "-C", root, "ls-files", "*.go", "*.c", "*.h").Output()
 	if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kustomize runs the kustomize version pinned in hack/tools.
+// Package kustomize runs the version of kustomize that is pinned in hack/tools.
 package kustomize
 
 import (
@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// Build returns the output of kustomize for a directory, which is relative to the checkout root.
+// Build returns the output of kustomize for a directory, which is relative to root.
 func Build(ctx context.Context, root, directory string) ([]byte, error) {
 	command := exec.CommandContext(ctx, "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build", directory)
 	command.Dir = root

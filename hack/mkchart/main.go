@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mkchart writes the Helm chart of this checkout into a new directory:
+// Command mkchart writes the Helm chart of this checkout to a new directory:
 //
 //	mkchart --output dist/chart/millrace
 package main

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command mkimage writes a container image of static programs, without Docker:
+// Command mkimage writes a container image of static programs without Docker:
 //
 //	mkimage --output echo.tar --name millrace.test/echo:dev --entrypoint /echo bin/echo:/echo
 //
-// The result is an OCI image layout archive that containerd imports; the same files result in the same
-// bytes.
+// The result is an archive of an OCI image layout, which containerd can import. The same files
+// result in the same bytes.
 package main
 
 import (
@@ -72,7 +72,7 @@ func readFiles(args []string) ([]oci.File, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read mode of a file for the image: %w", err)
 		}
-		// Umask and owner of the build host must not change the image.
+		// The umask and the file owner of the build host must not affect the image.
 		mode := int64(0o644)
 		if info.Mode()&0o111 != 0 {
 			mode = 0o755
@@ -82,7 +82,7 @@ func readFiles(args []string) ([]oci.File, error) {
 	return files, nil
 }
 
-// writeImage writes to a temporary file first, so that output is complete or absent.
+// writeImage writes a temporary file first, so that the output is either complete or absent.
 func writeImage(output string, image oci.Image) error {
 	file, err := os.CreateTemp(filepath.Dir(output), ".mkimage-*")
 	if err != nil {

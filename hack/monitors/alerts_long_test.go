@@ -20,7 +20,8 @@ func of(lines ...string) (made []series) {
 }
 
 type alertCase struct {
-	// fires are series with which the alert fires at a time, with labels; with quiet it does not.
+	// fires contains series with which the alert fires at a time, with labels. With the series in quiet it
+	// does not fire.
 	at           string
 	fires, quiet []series
 	labels       map[string]string
@@ -34,7 +35,7 @@ func labelled(pairs ...string) map[string]string {
 	return labels
 }
 
-// Labels of nodes and peers, which most series have.
+// Labels of the targets of most series.
 const (
 	agent    = `job="millrace-agent",node="n1"`
 	operator = `job="millrace-operator",namespace="millrace-system",pod="o1"`
@@ -71,7 +72,7 @@ var alertCases = map[string]alertCase{
 	},
 	"MillraceAgentDown":        value("6m", `up{`+agent+`}`, "0x60", "0x4 1x60", agentLabels()),
 	"MillraceNodesNotReported": value("16m", `millrace_nodes{reported="false",`+operator+`}`, "2x60", "2x10 0x60", operatorLabels("reported", "false")),
-	// The cause of n1 is its agent, and another alert is about many nodes.
+	// For n1, the agent's alert reports the cause. Another alert reports that many nodes are not ready.
 	"MillraceNodeNotReady": {
 		at: "6m", labels: operatorLabels("condition", "Ready", "node", "n1"),
 		fires: of(`millrace_node_problem{condition="Ready",node="n1",`+operator+`} 1x60`, `up{`+agent+`} 1x60`),
@@ -132,7 +133,7 @@ var alertCases = map[string]alertCase{
 		fires: of(`millrace_drops_total{reason="tunnel_tag",` + agent + `} 0+600x60`),
 		quiet: of(`millrace_drops_total{reason="tunnel_tag",`+agent+`} 0+1x60`, `millrace_drops_total{reason="tunnel_no_vip",`+agent+`} 0+600x60`),
 	},
-	// A router without any session and a node without any are one alert each.
+	// A router without any session, and a node without any session, each have another alert.
 	"MillraceBGPSessionDown": {
 		at: "6m", labels: labelled("peer", "tor1"),
 		fires: of(`millrace_bgp_session_up{peer="tor1",node="n1"} 0x60`, `millrace_bgp_session_up{peer="tor1",node="n2"} 0x60`),
@@ -185,7 +186,7 @@ var alertCases = map[string]alertCase{
 	"MillracePoolNearlyFull": {
 		at: "16m", labels: operatorLabels("pool", "public"),
 		fires: of(`millrace_pool_addresses{pool="public",state="Free",`+operator+`} 5x60`, `millrace_pool_addresses{pool="public",state="Bound",`+operator+`} 95x60`),
-		// Then it is exhausted, which is another alert.
+		// The pool is exhausted, which has another alert.
 		quiet: of(`millrace_pool_addresses{pool="public",state="Free",`+operator+`} 0x60`, `millrace_pool_addresses{pool="public",state="Bound",`+operator+`} 95x60`,
 			`millrace_pool_addresses{pool="other",state="Free",`+operator+`} 50x60`, `millrace_pool_addresses{pool="other",state="Bound",`+operator+`} 95x60`),
 	},
@@ -220,7 +221,7 @@ var alertCases = map[string]alertCase{
 		at: "20m", labels: labelled("listener", "l"),
 		fires: of(`millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+60x60`, `millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x60`),
 		quiet: of(`millrace_proxy_requests_total{listener="l",code="404",`+proxy+`} 0+600x60`, `millrace_proxy_requests_total{listener="l",code="502",`+proxy+`} 0+1x60`,
-			// One error among few requests is no alert.
+			// A single error among few requests does not fire the alert.
 			`millrace_proxy_requests_total{listener="m",code="error",`+proxy+`} 0+1x60`),
 	},
 	"MillraceProxyOverloaded": value("20m", `millrace_proxy_load_shed_total{kind="request",`+proxy+`}`, "0+1x60", "0x60",
@@ -230,7 +231,7 @@ var alertCases = map[string]alertCase{
 	},
 }
 
-// healthy is a cluster without alerts.
+// healthy contains the series of a cluster without alerts.
 var healthy = of(
 	`up{`+agent+`} 1x120`, `up{`+operator+`} 1x120`, `up{job="millrace-gateway",pod="g1"} 1x120`, `up{job="millrace-liveapi",pod="a1"} 1x120`, `up{`+proxy+`} 1x120`,
 	`millrace_nodes{reported="true",`+operator+`} 3x120`, `millrace_nodes{reported="false",`+operator+`} 0x120`,
@@ -250,7 +251,7 @@ var healthy = of(
 	`millrace_proxy_requests_total{listener="l",code="200",`+proxy+`} 0+600x120`, `millrace_proxy_load_shed_total{kind="idle_connection",`+proxy+`} 0+1x120`,
 )
 
-// Each alert fires exactly when it should, with labels that identify the object.
+// TestAlertsFire checks that each alert fires exactly if it should, with labels that identify the object.
 func TestAlertsFire(t *testing.T) {
 	all, rules := alerts(t)
 	query := request{Rules: rules}

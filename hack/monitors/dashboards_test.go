@@ -63,7 +63,8 @@ var (
 	legendPattern   = regexp.MustCompile(`\{\{([a-z_]+)\}\}`)
 )
 
-// Variables in queries belong to the dashboard, and labels in legends to the query.
+// TestDashboardLayout checks that variables in queries are variables of the dashboard, and labels in legends
+// those of the query.
 func TestDashboardLayout(t *testing.T) {
 	for _, dashboard := range dashboards.All() {
 		known := []string{}
@@ -97,7 +98,7 @@ func TestDashboardLayout(t *testing.T) {
 		if err := json.Unmarshal(content, &whole); err != nil {
 			t.Fatal(err)
 		}
-		// A ConfigMap can have at most 1 MiB.
+		// A ConfigMap can contain at most 1 MiB.
 		if len(content) > 200<<10 {
 			t.Errorf("%s has %d KiB", dashboard.Title, len(content)>>10)
 		}

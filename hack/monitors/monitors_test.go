@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package monitors checks alerts, dashboards and PodMonitors; tag long uses Prometheus' rule engine.
+// Package monitors checks alerts, dashboards and PodMonitors. Tests with tag long use the rule engine of
+// Prometheus.
 package monitors
 
 import (
@@ -63,7 +64,8 @@ func alerts(t *testing.T) (found []alert, file string) {
 
 var metricPattern = regexp.MustCompile(`\bmillrace_[a-z0-9_]+`)
 
-// TestQueriesNameMetrics reads names only, because Prometheus' parser takes two minutes to compile.
+// TestQueriesNameMetrics checks the names in queries without Prometheus' parser, which takes two minutes to
+// compile.
 func TestQueriesNameMetrics(t *testing.T) {
 	metrics := catalogue.Read(t)
 	if len(metrics) < 60 {
@@ -86,7 +88,7 @@ func TestQueriesNameMetrics(t *testing.T) {
 	}
 }
 
-// Each alert has a paragraph in the runbook, and each paragraph an alert.
+// TestRunbooks checks that each alert has a section in the runbook, and each section an alert.
 func TestRunbooks(t *testing.T) {
 	content, err := os.ReadFile(filepath.Join(root, "docs", "alerts.md"))
 	if err != nil {

@@ -38,7 +38,8 @@ type monitored struct {
 	} `json:"spec"`
 }
 
-// Each PodMonitor selects the pods of one workload, at an existing port; the gateway tests its proxies'.
+// TestMonitorsSelectPods checks that each PodMonitor selects the pods of one workload at an existing port.
+// The gateway's tests check the PodMonitors of proxies.
 func TestMonitorsSelectPods(t *testing.T) {
 	templates, tokens := map[string]corev1.PodTemplateSpec{}, map[string]bool{}
 	var monitors []*unstructured.Unstructured

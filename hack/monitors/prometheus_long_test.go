@@ -56,7 +56,7 @@ type (
 	}
 )
 
-// program is the path of hack/tools/prometheus, which is a separate module.
+// program is the path of the compiled program of hack/tools/prometheus, which is a separate module.
 var program string
 
 func TestMain(m *testing.M) { os.Exit(built(m)) }
@@ -97,10 +97,10 @@ func evaluate(t *testing.T, query request) answer {
 	return answered
 }
 
-// scraped are the labels that Prometheus adds to scraped series, by config/monitors.
+// scraped contains the labels that Prometheus adds to scraped series according to config/monitors.
 var scraped = []string{"job", "instance", "namespace", "pod", "node", "container", "endpoint"}
 
-// hold compares queries, named by what, with the metrics of the page.
+// hold compares the metrics in queries with those on the page. what contains the names of the queries.
 func hold(t *testing.T, what, queries []string) {
 	t.Helper()
 	metrics := catalogue.Read(t)
@@ -108,7 +108,7 @@ func hold(t *testing.T, what, queries []string) {
 		t.Fatalf("only %d metrics are on %s", len(metrics), catalogue.Page)
 	}
 	metrics["up"] = []string{}
-	// Prometheus exports its alerts, with their labels.
+	// Prometheus exports alerts as a metric with their labels.
 	metrics["ALERTS"] = nil
 	for i, query := range evaluate(t, request{Queries: queries}).Queries {
 		if query.Error != "" {
@@ -160,7 +160,7 @@ func TestDashboardsReferToMetrics(t *testing.T) {
 	hold(t, what, queries)
 }
 
-// The Prometheus operator supports all fields of its objects.
+// TestObjects checks that the Prometheus operator supports all fields of its objects.
 func TestObjects(t *testing.T) {
 	var query request
 	var names []string

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command protogen generates Go code for a .proto file beside it, without protoc.
+// Command protogen generates Go code for a .proto file in the same directory, without protoc.
 package main
 
 import (

@@ -17,13 +17,14 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// writeAirGap writes all images as an OCI layout, already compressed, with the manifests.
+// writeAirGap writes an archive with the manifests and with all images as an OCI layout. The layers are
+// compressed already.
 func writeAirGap(c configuration, built []builtImage) error {
 	index := mutate.IndexMediaType(empty.Index, types.OCIImageIndex)
 	for _, image := range built {
 		index = mutate.AppendManifests(index, mutate.IndexAddendum{
 			Add: image.index,
-			// containerd uses the first as the name on import, other tools the second.
+			// containerd uses the first annotation as the name on import, other tools the second.
 			Descriptor: v1.Descriptor{Annotations: map[string]string{
 				"io.containerd.image.name": image.tagged, "org.opencontainers.image.ref.name": image.tagged,
 			}},
@@ -42,7 +43,8 @@ func writeAirGap(c configuration, built []builtImage) error {
 	return writeFile(filepath.Join(c.output, "millrace-"+c.version+"-airgap.tar"), c.created, entries)
 }
 
-// layoutEntries writes an index as an OCI layout and returns its files; remove deletes them.
+// layoutEntries writes an index as an OCI layout to a temporary directory and returns its files. remove
+// deletes the directory.
 func layoutEntries(index v1.ImageIndex) (entries []entry, remove func(), err error) {
 	directory, err := os.MkdirTemp("", "millrace-images")
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 type entry struct {
 	name string
 	mode int64
-	// link is the target of a symbolic link.
+	// link is the target of a symbolic link; empty for other entries.
 	link    string
 	path    string
 	content []byte
@@ -41,7 +41,8 @@ func (e entry) open() (io.ReadCloser, int64, error) {
 	return file, info.Size(), nil
 }
 
-// writeFile writes a sorted archive in the format of its name: .tar, .tar.gz, .tgz or .zip.
+// writeFile writes an archive with sorted entries. The file extension selects the format: .tar, .tar.gz, .tgz
+// or .zip.
 func writeFile(name string, created time.Time, entries []entry) error {
 	file, err := os.Create(name)
 	if err != nil {

@@ -38,7 +38,7 @@ func (s system) archive(version string) string {
 	return "millrace-" + version + "-" + s.String() + suffix
 }
 
-// plugins are the names under which kubectl finds the program and its completion.
+// plugins are the file names by which kubectl finds the program and its completion.
 var plugins = []string{"kubectl-millrace", "kubectl_complete-millrace"}
 
 // writeArchives writes an archive of the command line for each system, and the manifest for Krew.
@@ -56,7 +56,7 @@ func writeArchives(ctx context.Context, c configuration) error {
 		}
 		entries := append([]entry{}, common...)
 		entries = append(entries, entry{name: s.program(), mode: 0o755, path: program}, entry{name: noticesFile, mode: 0o644, content: notices})
-		// On Windows symbolic links require privileges.
+		// Creating symbolic links requires privileges on Windows.
 		if s.os != "windows" {
 			for _, plugin := range plugins {
 				entries = append(entries, entry{name: plugin, mode: 0o777, link: s.program()})
@@ -71,7 +71,7 @@ func writeArchives(ctx context.Context, c configuration) error {
 
 var shells = []string{"bash", "zsh", "fish", "powershell"}
 
-// pagesAndCompletions runs the command line to generate its manual pages and completions.
+// pagesAndCompletions runs the command line to generate its manual pages and shell completions.
 func pagesAndCompletions(ctx context.Context, c configuration) ([]entry, error) {
 	pages, err := os.MkdirTemp("", "millrace-man")
 	if err != nil {
@@ -115,7 +115,7 @@ func (c configuration) run(ctx context.Context, arguments ...string) ([]byte, er
 	return out, nil
 }
 
-// krew is a plug-in's manifest (https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest).
+// krew is the manifest of a plug-in (https://krew.sigs.k8s.io/docs/developer-guide/plugin-manifest).
 type krew struct {
 	APIVersion string            `json:"apiVersion"`
 	Kind       string            `json:"kind"`
@@ -142,7 +142,7 @@ type krewSelector struct {
 	MatchLabels map[string]string `json:"matchLabels"`
 }
 
-// writeKrew writes the manifest with the checksums of the archives, which must exist.
+// writeKrew writes the manifest with the checksums of the archives, which must exist already.
 func writeKrew(c configuration) error {
 	manifest := krew{
 		APIVersion: "krew.googlecontainertools.github.com/v1alpha2",

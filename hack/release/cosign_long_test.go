@@ -37,7 +37,7 @@ func buildCosign(t *testing.T) cosign {
 	return cosign{program, directory}
 }
 
-// verify runs the command of docs/install.md.
+// verify runs the verification command of docs/install.md.
 func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContainerImage, string, error) {
 	t.Helper()
 	var complaints strings.Builder
@@ -54,7 +54,8 @@ func (c cosign) verify(t *testing.T, key, image string) ([]payload.SimpleContain
 	return claims, complaints.String(), nil
 }
 
-// TestCosign verifies images with keys of both kinds, and rejects another key or image.
+// TestCosign verifies images that are signed with keys of both kinds, and checks that another key or image is
+// rejected.
 func TestCosign(t *testing.T) {
 	program := buildCosign(t)
 	_, second, err := ed25519.GenerateKey(rand.Reader)

@@ -20,11 +20,11 @@ import (
 	"github.com/millrace-lb/millrace/hack/mkimage/oci"
 )
 
-// program is an image of binaries in the root directory, the first one being the entrypoint.
+// program specifies an image with programs in the root directory. The first program is the entrypoint.
 type program struct {
 	name, description string
 	programs          []string
-	// user is empty for root.
+	// user is the user of the image; empty means root.
 	user string
 }
 
@@ -49,9 +49,9 @@ var architectures = []string{"amd64", "arm64"}
 type builtImage struct {
 	program
 	index v1.ImageIndex
-	// tagged is the name with the version, and reference the name with version and digest.
+	// tagged is the name with the version as tag, and reference the name with tag and digest.
 	tagged, reference string
-	// signatures are empty if the release is not signed.
+	// signatures is empty if the release is not signed.
 	signatures []signatureImage
 }
 
@@ -118,7 +118,7 @@ func buildImage(c configuration, p program) (builtImage, error) {
 	return result, nil
 }
 
-// filesOf returns the programs of an image, its license and those of its modules.
+// filesOf returns the programs of an image, its license and the licenses of its modules.
 func filesOf(c configuration, p program, architecture string) ([]oci.File, error) {
 	var files []oci.File
 	var paths []string

@@ -25,23 +25,23 @@ import (
 )
 
 type configuration struct {
-	// version is semantic, with a leading v.
+	// version is a semantic version with a leading "v".
 	version string
 	// revision is the commit, and created its time.
 	revision string
 	created  time.Time
 	// registry is the prefix of the images' names.
 	registry string
-	// downloads is the base URL of the archives of the command line, for Krew.
+	// downloads is the base URL of the command line's archives, for Krew.
 	downloads string
 	root      string
-	// programs has a directory for each system, such as linux-amd64.
+	// programs is a directory with a subdirectory for each system, such as linux-amd64.
 	programs string
-	// millrace is the command line for this machine, which generates its manual pages and completions.
+	// millrace is the command line for this machine. It generates its manual pages and completions.
 	millrace string
 	output   string
 	push     bool
-	// sources are searched for the licenses of modules.
+	// sources are the directories in which the licenses of modules are found.
 	sources sources
 	// signer is nil if the release is not signed.
 	signer *signer
@@ -98,7 +98,7 @@ func newCommand(out io.Writer, getenv func(string) string) *cobra.Command {
 
 var versionPattern = regexp.MustCompile(`^v[0-9]+\.[0-9]+\.[0-9]+(-[0-9A-Za-z.-]+)?$`)
 
-// build writes to a temporary directory first, so that the output is complete or absent.
+// build writes to a temporary directory first, so that the output is either complete or absent.
 func build(ctx context.Context, c configuration, out io.Writer) error {
 	if !versionPattern.MatchString(c.version) {
 		return fmt.Errorf("version %q: want vMAJOR.MINOR.PATCH, as v0.1.0: make release VERSION=v0.1.0", c.version)

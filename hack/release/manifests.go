@@ -22,14 +22,14 @@ const (
 	tagOf    = ":dev"
 )
 
-// manifests are the kustomizations that are released as single files.
+// manifests maps the manifests that are released as single files to their kustomizations.
 var manifests = map[string]string{
 	"install.yaml": "default",
 	"gateway.yaml": "gateway",
 	"cleanup.yaml": "cleanup",
 }
 
-// writeManifests writes the manifests, and an archive of the bases for overlays.
+// writeManifests writes the manifests, and an archive of the kustomize bases for overlays.
 func writeManifests(ctx context.Context, c configuration, built []builtImage) error {
 	for file, directory := range manifests {
 		content, err := kustomize.Build(ctx, c.root, "config/"+directory)
@@ -83,7 +83,7 @@ func withImages(content []byte, built []builtImage) ([]byte, error) {
 	return content, nil
 }
 
-// ofCheckout are directories of config/ without release; the chart has its own archive.
+// ofCheckout are the directories of config/ that are not released. The chart has an archive of its own.
 var ofCheckout = []string{"chart", "lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
 
 func writeConfig(c configuration, built []builtImage) error {

@@ -13,7 +13,7 @@ import (
 	cyclonedx "github.com/CycloneDX/cyclonedx-go"
 )
 
-// writeBOMs writes SBOMs from the build information in the binaries.
+// writeBOMs writes SBOMs from the build information of the binaries.
 func writeBOMs(c configuration) error {
 	if err := os.MkdirAll(filepath.Join(c.output, "sbom"), 0o755); err != nil {
 		return fmt.Errorf("create the directory of SBOMs: %w", err)

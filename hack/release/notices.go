@@ -24,10 +24,10 @@ import (
 // noticesFile is the name of the notices in archives and images.
 const noticesFile = "THIRD_PARTY_NOTICES"
 
-// sources are the directories of the modules and of Go's standard library, with their license files.
+// sources are the directories of the modules and of Go's standard library, which contain license files.
 type sources struct {
 	modules, std string
-	// known caches the texts of modules.
+	// known caches the license files of modules.
 	known map[module.Version][]text
 }
 
@@ -42,7 +42,7 @@ func findSources(ctx context.Context) (sources, error) {
 
 // modulesOf returns the modules of a program, the standard library first.
 func modulesOf(info *buildinfo.BuildInfo) []module.Version {
-	// Builds with other flags or experiments append them: "go1.26.0 X:name".
+	// For builds with other flags or experiments, the version has a suffix: "go1.26.0 X:name".
 	version, _, _ := strings.Cut(info.GoVersion, " ")
 	modules := []module.Version{{Path: "std", Version: version}}
 	for _, of := range info.Deps {
@@ -58,7 +58,7 @@ func versionOf(of *debug.Module) module.Version {
 	return module.Version{Path: of.Path, Version: of.Version}
 }
 
-// text is a license file, and the SPDX identifiers of its licenses.
+// text is a license file with the SPDX identifiers of its licenses.
 type text struct {
 	content string
 	ids     []string
@@ -66,7 +66,7 @@ type text struct {
 
 var legalFile = regexp.MustCompile(`(?i)^(licen[cs]es?|copying|notice|patents)([-.][a-z0-9-]+)?(\.(md|txt))?$`)
 
-// texts returns the license files of a module. It fails if none has a known license.
+// texts returns the license files of a module. It returns an error if no file has a known license.
 func (s sources) texts(of module.Version) ([]text, error) {
 	if texts, is := s.known[of]; is {
 		return texts, nil
@@ -105,8 +105,8 @@ func (s sources) texts(of module.Version) ([]text, error) {
 	return texts, nil
 }
 
-// licensesOf returns the SPDX identifiers of a file. URLs of licenses are ignored, because a NOTICE may
-// refer to the licenses of other programs, and Go's grant of patents, which has no identifier.
+// licensesOf returns the SPDX identifiers of the licenses in a file. It ignores URLs of licenses, because a
+// NOTICE file may refer to the licenses of other programs, and Go's patent grant, which has no identifier.
 func licensesOf(content []byte) []string {
 	ids := map[string]bool{}
 	for _, match := range licensecheck.Scan(content).Match {
@@ -131,8 +131,8 @@ func (s sources) identifiers(of module.Version) ([]string, error) {
 	return slices.Compact(ids), nil
 }
 
-// notices returns the license files of all modules in programs. A text is written once, below the
-// modules that contain it.
+// notices returns the license files of all modules in programs. A text that several modules contain is
+// written once.
 func (s sources) notices(paths ...string) ([]byte, error) {
 	users := map[string][]string{}
 	seen := map[module.Version]bool{}

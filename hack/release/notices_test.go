@@ -12,8 +12,8 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// TestLicenses checks that each module of a released program has a license that permits its
-// distribution in binaries, and no obligation beyond notices.
+// TestLicenses checks that the license of each module of a released program permits binary distribution, and
+// requires nothing beyond notices.
 func TestLicenses(t *testing.T) {
 	permitted := []string{"Apache-2.0", "BSD-2-Clause", "BSD-3-Clause", "CC0-1.0", "ISC", "MIT"}
 	from, err := findSources(t.Context())

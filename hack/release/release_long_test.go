@@ -38,7 +38,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// prepared builds only the command line, because building all programs for all systems takes minutes.
+// prepared returns a configuration for which only the command line is built, because building all programs
+// for all systems takes minutes.
 func prepared(t *testing.T, registry string) configuration {
 	t.Helper()
 	directory := t.TempDir()
@@ -131,7 +132,8 @@ func TestRelease(t *testing.T) {
 	testSignedImages(t, c, built)
 }
 
-// sums returns checksums without SHA256SUMS, which must be equal, and its signature.
+// sums returns the checksums of all files except SHA256SUMS and its signature. It checks that SHA256SUMS has
+// the same ones.
 func sums(t *testing.T, directory string) map[string]string {
 	t.Helper()
 	found := map[string]string{}
@@ -281,7 +283,7 @@ func testImage(t *testing.T, image v1.Image, platform *v1.Platform) {
 
 var reference = regexp.MustCompile(`image: (\S+)`)
 
-// testManifests checks that every image in the manifests is an image of the release by digest.
+// testManifests checks that all images in the manifests are images of the release with their digests.
 func testManifests(t *testing.T, c configuration, printed string) {
 	references := strings.Fields(printed)
 	if len(references) != len(images) {
@@ -311,7 +313,7 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	if len(used) != len(images) {
 		t.Errorf("of %d images %d are used", len(images), len(used))
 	}
-	// The archive has the bases of overlays.
+	// The archive contains the bases of overlays.
 	command := exec.CommandContext(t.Context(), "go", "tool", "-modfile=hack/tools/kustomize/go.mod", "kustomize", "build",
 		filepath.Join(config, "millrace-v0.1.0/config/default"))
 	command.Dir = c.root
@@ -331,7 +333,7 @@ func testManifests(t *testing.T, c configuration, printed string) {
 	}
 }
 
-// testChart checks that the chart's values have the digests of the release.
+// testChart checks that the values of the chart contain the digests of the release.
 func testChart(t *testing.T, c configuration, printed string) {
 	directory := filepath.Join(unpacked(t, filepath.Join(c.output, "millrace-0.1.0.tgz")), "millrace")
 	var metadata struct{ Version, AppVersion string }
@@ -463,7 +465,7 @@ func testMaterials(t *testing.T, c configuration) {
 	if err != nil || (*bom.Metadata.Component.Hashes)[0].Value != sum {
 		t.Errorf("the SBOM is of the file %v, want %s: %v", bom.Metadata.Component.Hashes, sum, err)
 	}
-	// The modules of mkimage are in go.mod.
+	// go.mod contains the modules of mkimage.
 	modules := map[string]bool{}
 	for _, component := range *bom.Components {
 		modules[component.PackageURL] = component.Licenses != nil && len(*component.Licenses) > 0
@@ -491,7 +493,7 @@ func logIn(t *testing.T, host string) {
 
 func testPushed(t *testing.T, printed string) {
 	for _, text := range strings.Fields(printed) {
-		// The library accepts either a tag or a digest, like registries.
+		// The library accepts a tag or a digest, like registries, but not both.
 		tag, digest, _ := strings.Cut(text, "@")
 		repository := tag[:strings.LastIndex(tag, ":")]
 		for _, text := range []string{tag, repository + "@" + digest} {

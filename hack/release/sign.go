@@ -28,22 +28,23 @@ import (
 	"github.com/sigstore/sigstore/pkg/signature/payload"
 )
 
-// Environment variables with the key, unless --sign-key is given, and its password, as in cosign.
+// Environment variables with the key, which --sign-key overrides, and with its password, as for cosign.
 const (
 	variableKey      = "MILLRACE_SIGNING_KEY"
 	variablePassword = "COSIGN_PASSWORD"
 )
 
-// Names of https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md.
+// Names in https://github.com/sigstore/cosign/blob/main/specs/SIGNATURE_SPEC.md.
 const (
 	payloadType         types.MediaType = "application/vnd.dev.cosign.simplesigning.v1+json"
 	signatureAnnotation string          = "dev.cosignproject.cosign/signature"
 )
 
-// signer makes deterministic signatures: Ed25519 by definition, and ECDSA according to RFC 6979.
+// signer creates deterministic signatures: Ed25519 signatures are deterministic, and ECDSA signatures follow
+// RFC 6979.
 type signer struct{ key crypto.Signer }
 
-// loadSigner reads a PEM key from a file or else the environment, or returns nil.
+// loadSigner reads a PEM key from a file, or else from the environment. It returns nil without a key.
 func loadSigner(file string, getenv func(string) string) (*signer, error) {
 	content, source := []byte(getenv(variableKey)), "$"+variableKey
 	if file != "" {
@@ -72,7 +73,7 @@ func loadSigner(file string, getenv func(string) string) (*signer, error) {
 		"make one with `cosign generate-key-pair`, or `openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256`", source)
 }
 
-// sign returns a base64 signature as cosign does.
+// sign returns the signature of content in base64, as cosign does.
 func (s *signer) sign(content []byte) (string, error) {
 	message, hash := content, crypto.Hash(0)
 	if _, is := s.key.(*ecdsa.PrivateKey); is {
@@ -90,13 +91,13 @@ func (s *signer) publicKey() ([]byte, error) {
 	return cryptoutils.MarshalPublicKeyToPEM(s.key.Public())
 }
 
-// signatureImage is the signature of an image, with the tag where cosign looks for it.
+// signatureImage is the image with an image's signature, and the tag at which cosign finds it.
 type signatureImage struct {
 	tag   name.Tag
 	image v1.Image
 }
 
-// signImage signs an image index and the image of each architecture, because a node may pull either digest.
+// signImage signs an image index and the image of each architecture, because nodes may pull either digest.
 func (s *signer) signImage(of *builtImage) error {
 	tag, err := name.NewTag(of.tagged, name.StrictValidation)
 	if err != nil {
@@ -141,7 +142,8 @@ func (s *signer) signDigest(tag name.Tag, digest v1.Hash) (signatureImage, error
 	return signatureImage{tag.Tag(strings.Replace(digest.String(), ":", "-", 1) + ".sig"), image}, err
 }
 
-// writeSignatures writes the public key and, for users who push from a layout, signatures as an OCI layout.
+// writeSignatures writes the public key. It also writes the signatures as an OCI layout, for users who push
+// images from a layout.
 func (s *signer) writeSignatures(c configuration, built []builtImage) error {
 	key, err := s.publicKey()
 	if err != nil {

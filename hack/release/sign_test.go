@@ -114,8 +114,8 @@ func TestSigner(t *testing.T) {
 	}
 }
 
-// testSigner checks that two signers of the same key create equal signatures, which their public key
-// verifies.
+// testSigner checks that two signers with the same key create equal signatures, and verifies these with their
+// public key.
 func testSigner(t *testing.T, one, other *signer) {
 	t.Helper()
 	key, err := one.publicKey()
@@ -148,7 +148,7 @@ func testSigner(t *testing.T, one, other *signer) {
 	}
 }
 
-// TestUnsigned checks that a release without a key is reported before it is built.
+// TestUnsigned checks that building a release without a key prints a warning first.
 func TestUnsigned(t *testing.T) {
 	var stderr bytes.Buffer
 	command := newCommand(io.Discard, func(string) string { return "" })

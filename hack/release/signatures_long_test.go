@@ -54,7 +54,7 @@ func testSignedSums(t *testing.T, directory string) {
 	}
 }
 
-// testSignedImages finds signatures as cosign does: by the tag derived from the digest.
+// testSignedImages finds signatures as cosign does, by the tag derived from the digest, and verifies them.
 func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	verifier := verifierOf(t, filepath.Join(c.output, "cosign.pub"))
 	carried, err := layout.ImageIndexFromPath(unpacked(t, filepath.Join(c.output, "millrace-"+c.version+"-signatures.tar")))
@@ -91,7 +91,7 @@ func testSignedImages(t *testing.T, c configuration, built []builtImage) {
 	}
 }
 
-// verifySignature also checks that verification fails when a byte changes.
+// verifySignature verifies the signature in an image, and checks that verification fails if a byte changes.
 func verifySignature(t *testing.T, verifier signature.Verifier, image v1.Image) payload.SimpleContainerImage {
 	t.Helper()
 	manifest, err := image.Manifest()

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// The statements are about the required version of GoBGP. Vulnerable packages are not linked, and in linked
-// ones the lint rule forbids the vulnerable functions.
+// TestVEX checks that the statements apply to the required version of GoBGP, that vulnerable packages are not
+// linked, and that the lint rule forbids vulnerable functions of linked packages.
 func TestVEX(t *testing.T) {
 	var document struct {
 		Statements []struct {

@@ -14,8 +14,8 @@ import (
 	"testing"
 )
 
-// updates are vulnerabilities that an update of the module fixes, in code that the programs do not call,
-// or without an effect on them. An entry is removed with the update.
+// updates contains vulnerabilities that an update of the module would fix, in code that the programs do not
+// call or without an effect on them. Remove an entry when the module is updated.
 var updates = map[string]string{
 	"GO-2026-6094": "github.com/google/cel-go: ext.NativeTypes",
 	"GO-2026-6107": "go.etcd.io/etcd/client/pkg/v3: TLS listeners of etcd",
@@ -23,8 +23,8 @@ var updates = map[string]string{
 }
 
 // TestVulnerabilities checks that no package in a released program has a known vulnerability without a
-// statement in the VEX document. The database is a copy, whose version is in the module of the tool.
-// Vulnerabilities of Go itself are logged only, because the Go installation is not part of the checkout.
+// statement in the VEX document. The database is a copy whose version is pinned in the module of the tool.
+// Vulnerabilities of Go itself are only logged, because the Go installation is not part of the checkout.
 func TestVulnerabilities(t *testing.T) {
 	const module = "-modfile=hack/tools/govulncheck/go.mod"
 	if out, err := command(t, "go", "mod", "download", module, "golang.org/x/vulndb").CombinedOutput(); err != nil {

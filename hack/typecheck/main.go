@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command typecheck type-checks cmd/millrace and its dependencies for all systems without generating code,
-// which takes seconds instead of the minutes of hack/build-cli.sh.
+// Command typecheck type-checks cmd/millrace and its dependencies for all systems without generating code.
+// This takes seconds instead of the minutes of hack/build-cli.sh.
 package main
 
 import (
@@ -20,7 +20,7 @@ import (
 
 const command = "./cmd/millrace"
 
-// withoutBody matches the errors of go/types about packages whose function bodies were removed.
+// withoutBody matches errors that go/types reports because function bodies were removed.
 var withoutBody = regexp.MustCompile(`imported( as .*)? and not used|missing function body`)
 
 func main() {
@@ -52,7 +52,7 @@ func check(root, system, architecture string) error {
 		Mode: packages.NeedName | packages.NeedFiles | packages.NeedCompiledGoFiles | packages.NeedImports | packages.NeedDeps |
 			packages.NeedTypes | packages.NeedSyntax | packages.NeedTypesSizes,
 		Env: append(os.Environ(), "GOOS="+system, "GOARCH="+architecture, "CGO_ENABLED=0"),
-		// Function bodies of other modules need not be checked.
+		// Function bodies of other modules are not checked.
 		ParseFile: func(files *token.FileSet, name string, source []byte) (*ast.File, error) {
 			file, err := parser.ParseFile(files, name, source, parser.SkipObjectResolution)
 			if err != nil || strings.HasPrefix(name, own) {

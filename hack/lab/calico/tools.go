@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins Calico.
+// Package tools pins the version of Calico for the lab.
 package tools
 
 import (

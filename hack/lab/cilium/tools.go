@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins Cilium.
+// Package tools pins the version of Cilium for the lab.
 package tools
 
 import (

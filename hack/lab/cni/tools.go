@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins the CNI plugins that the lab's nodes run.
+// Package tools pins the CNI plugins that run on the lab's nodes.
 package tools
 
 import (

@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins the programs of containerd that the lab's nodes run.
+// Package tools pins the programs of containerd that run on the lab's nodes.
 package tools
 
 import (

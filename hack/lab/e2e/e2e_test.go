@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package e2e builds Kubernetes' end-to-end tests of the network.
+// Package e2e builds the network tests of the Kubernetes end-to-end tests.
 package e2e
 
 import (

@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package e2e pins the version of what the tests run in pods.
+// Package e2e pins the programs that the end-to-end tests run in pods.
 package e2e
 
 import _ "k8s.io/kubernetes/test/images/agnhost"

@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins Flannel and the CNI plugins that it delegates to.
+// Package tools pins Flannel and the CNI plugins that it uses.
 package tools
 
 import (

@@ -10,7 +10,8 @@ import (
 	"go.etcd.io/etcd/server/v3/embed"
 )
 
-// newEtcdCommand returns a single-member etcd without fsync: data lives as long as the lab.
+// newEtcdCommand returns a command that runs a single etcd member without fsync, because its data is only
+// needed while the lab runs.
 func newEtcdCommand() *cobra.Command {
 	var dir, listen string
 	command := &cobra.Command{

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command kubernetes is the lab's control plane, node programs and kubectl, named by the first argument.
+// Command kubernetes combines the lab's control plane, node programs and kubectl. The first argument selects
+// the program.
 package main
 
 import (
@@ -21,8 +22,8 @@ import (
 	kubelet "k8s.io/kubernetes/cmd/kubelet/app"
 )
 
-// programs holds constructors, of which only one may run: the API server's installs the process-wide signal
-// context, and the kubelet panics when it finds one.
+// programs contains constructors, because only one program may be constructed: that of the API server
+// installs the signal handler of the process, and the kubelet panics if it is already installed.
 var programs = map[string]func() *cobra.Command{
 	"etcd":                    newEtcdCommand,
 	"kube-apiserver":          apiserver.NewAPIServerCommand,
@@ -40,7 +41,7 @@ func main() {
 		os.Exit(2)
 	}
 	name := os.Args[1]
-	// kubectl reads its arguments from os.Args while it is constructed.
+	// kubectl reads os.Args when it is constructed.
 	os.Args = append([]string{name}, os.Args[2:]...)
 	command := programs[name]()
 	if name == "kubectl" {

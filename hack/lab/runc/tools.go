@@ -2,7 +2,7 @@
 
 //go:build tools
 
-// Package tools pins the OCI runtime that the lab's nodes run.
+// Package tools pins the OCI runtime that runs on the lab's nodes.
 package tools
 
 import _ "github.com/opencontainers/runc"

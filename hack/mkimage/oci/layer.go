@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/types"
 )
 
-// compressed caches the compression of a layer, which the library repeats in each call.
+// compressed is a layer that is compressed once. The library would compress it in each call.
 type compressed struct {
 	content, uncompressed []byte
 	digest, diffID        v1.Hash

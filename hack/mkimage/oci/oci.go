@@ -22,30 +22,30 @@ import (
 )
 
 const (
-	// containerd takes the image's full name from this annotation on import.
+	// annotationImageName is the full name that containerd gives to the image on import.
 	annotationImageName = "io.containerd.image.name"
 	annotationRefName   = "org.opencontainers.image.ref.name"
 )
 
-// File is one regular file of an image.
+// File is a regular file of an image.
 type File struct {
 	Path    string
 	Mode    int64
 	Content []byte
 }
 
-// Image is an image to write.
+// Image specifies an image.
 type Image struct {
-	// Name is the full reference, such as "millrace.test/echo:dev".
+	// Name is the full reference of the image, such as "millrace.test/echo:dev".
 	Name string
-	// Architecture is a GOARCH value; the system is always linux.
+	// Architecture is a value of GOARCH. The operating system is always linux.
 	Architecture string
 	Entrypoint   []string
-	// User is "uid", "uid:gid" or a name of the image's /etc/passwd; empty means root.
+	// User is "uid", "uid:gid" or the name of a user in the image's /etc/passwd; empty means root.
 	User   string
 	Files  []File
 	Labels map[string]string
-	// Created is when the image was made; zero leaves it out.
+	// Created is the creation time of the image; the zero time is omitted.
 	Created time.Time
 }
 
@@ -70,7 +70,7 @@ func Write(w io.Writer, image Image) error {
 	return nil
 }
 
-// Build returns the image with a compressed layer, as registries keep it.
+// Build returns the image with a compressed layer, as registries store it.
 func Build(image Image) (v1.Image, error) {
 	content, err := buildLayer(image.Files)
 	if err != nil {
@@ -87,7 +87,7 @@ func Build(image Image) (v1.Image, error) {
 	return built, nil
 }
 
-// assemble returns the image of one layer, with its manifest and its configuration.
+// assemble returns an image with one layer, its configuration and its manifest.
 func assemble(image Image, layer v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{
@@ -139,7 +139,7 @@ func layoutFiles(image Image, built v1.Image, layer []byte) ([]File, error) {
 	return files, nil
 }
 
-// buildLayer adds mount points, /tmp and the users root and nonroot to the files.
+// buildLayer returns the layer with the files, mount points, /tmp, and the users root and nonroot.
 func buildLayer(files []File) ([]byte, error) {
 	directories := map[string]int64{
 		"/dev": 0o755, "/etc": 0o755, "/proc": 0o555, "/sys": 0o555, "/tmp": 0o1777,
@@ -172,7 +172,8 @@ func buildLayer(files []File) ([]byte, error) {
 	return layer.Bytes(), nil
 }
 
-// writeTar sorts by path, directories first, owned by root and dated to the epoch.
+// writeTar writes directories and then files, each sorted by path. They are owned by root, and their time is
+// the Unix epoch.
 func writeTar(w io.Writer, directories map[string]int64, files []File) error {
 	archive := tar.NewWriter(w)
 	for _, name := range sortedKeys(directories) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command cert-manager runs cert-manager's controllers of private issuers, and cainjector. Its original
-// programs have modules that cannot be built from the module proxy.
+// Command cert-manager runs cert-manager's controllers for private issuers, and cainjector. The original
+// programs require modules that cannot be built from the module proxy.
 package main
 
 import (
@@ -40,7 +40,7 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-// names are the controllers of issuers that Millrace uses.
+// names are the cert-manager controllers for the issuers that Millrace uses.
 var names = []string{
 	issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, ca.CRControllerName,
 	issuing.ControllerName, keymanager.ControllerName, readiness.ControllerName, requestmanager.ControllerName,
@@ -48,7 +48,7 @@ var names = []string{
 }
 
 func main() {
-	// controller-runtime already defines the flag.
+	// controller-runtime defines the flag kubeconfig.
 	flag.Parse()
 	kubeconfig := flag.Lookup("kubeconfig").Value.String()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -113,7 +113,7 @@ func inject(ctx context.Context, config *rest.Config) error {
 			return err
 		}
 	}
-	// cainjector's field ownership uses the prefix of this name.
+	// cainjector derives the name of its field manager from the prefix of the user agent.
 	config.UserAgent = "cert-manager-cainjector/v1"
 	manager, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,

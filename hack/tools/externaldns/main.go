@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command externaldns prints ExternalDNS's records of a cluster, one per line, NAME TYPE TARGET…
+// Command externaldns prints the DNS records that ExternalDNS computes for a cluster, one per line: NAME TYPE
+// TARGET…
 package main
 
 import (
@@ -26,7 +27,7 @@ func main() {
 }
 
 func run(ctx context.Context, kubeconfig string) error {
-	// ExternalDNS's main package sets this, too; without it annotations have no names.
+	// ExternalDNS's main package sets this prefix; without it annotations have no names.
 	annotations.SetAnnotationPrefix("external-dns.alpha.kubernetes.io/")
 	clients := &source.SingletonClientGenerator{KubeConfig: kubeconfig, RequestTimeout: 30 * time.Second}
 	names := []string{"service", "ingress", "gateway-httproute"}

@@ -47,7 +47,7 @@ func parse(text string) Query {
 	return query
 }
 
-// evaluate returns the alerts that fire at a time after evaluating rules each interval, as promtool does.
+// evaluate evaluates the rules at each interval and returns the alerts that fire at a time, as promtool does.
 func evaluate(file string, wanted Case) (alerts []Alert, err error) {
 	interval, err := model.ParseDuration(wanted.Interval)
 	if err != nil {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command prometheus parses queries and evaluates rules over synthetic series, as promtool does, from a
-// JSON Request on standard input to an Answer.
+// Command prometheus parses queries and evaluates rules over synthetic series, as promtool does. It reads a
+// Request from standard input and writes an Answer, both in JSON.
 package main
 
 import (
@@ -17,16 +17,16 @@ import (
 // Request is the input.
 type Request struct {
 	Queries []string `json:"queries"`
-	// Rules is a file of rules. Each case is evaluated separately.
+	// Rules is the content of a file of rules. Each case evaluates them separately.
 	Rules string `json:"rules"`
 	Cases []Case `json:"cases"`
-	// Objects are of the Prometheus operator, as JSON.
+	// Objects are objects of the Prometheus operator in JSON.
 	Objects []json.RawMessage `json:"objects"`
 }
 
-// Case are series, and a time at which alerts are evaluated.
+// Case contains series, and a time at which alerts are evaluated.
 type Case struct {
-	// Series are in promtool's notation: `name{label="value"}`, and values such as 0+10x60, one per
+	// Series are in the notation of promtool: `name{label="value"}`, and values such as 0+10x60, one per
 	// Interval.
 	Series   []Series `json:"series"`
 	Interval string   `json:"interval"`
@@ -38,28 +38,28 @@ type Series struct {
 	Values string `json:"values"`
 }
 
-// Answer is the output, in the order of the Request.
+// Answer is the output. Its lists are in the order of the Request.
 type Answer struct {
 	Queries []Query  `json:"queries"`
 	Cases   []Result `json:"cases"`
 	Objects []string `json:"objects"`
 }
 
-// Query are the metrics and labels in a query.
+// Query contains the metrics and labels of a query, or an error.
 type Query struct {
 	Error     string     `json:"error,omitempty"`
 	Selectors []Selector `json:"selectors,omitempty"`
-	// Grouping are the labels that it aggregates or matches by.
+	// Grouping are the labels by which the query aggregates or matches series.
 	Grouping []string `json:"grouping,omitempty"`
 }
 
-// Selector is a metric with the labels in its selector.
+// Selector contains the metric and the labels of a selector.
 type Selector struct {
 	Name   string   `json:"name"`
 	Labels []string `json:"labels,omitempty"`
 }
 
-// Result are the firing alerts.
+// Result contains the alerts that fire, or an error.
 type Result struct {
 	Error  string  `json:"error,omitempty"`
 	Alerts []Alert `json:"alerts,omitempty"`
@@ -117,7 +117,7 @@ func run() error {
 	return json.NewEncoder(os.Stdout).Encode(answer)
 }
 
-// decode decodes an object as the Prometheus operator does, and rejects unknown fields.
+// decode decodes an object as the Prometheus operator does, and returns an error for unknown fields.
 func decode(object []byte) error {
 	var kind metav1.TypeMeta
 	if err := json.Unmarshal(object, &kind); err != nil {

@@ -85,8 +85,8 @@ func errorOf(text string) error {
 	return errors.New(text)
 }
 
-// tenantObjects creates a Service with an address, a Service that waits for one, an Event and an
-// Ingress in namespace shop.
+// tenantObjects creates a Service with an address, a Service that waits for one, an Event and an Ingress in
+// namespace shop.
 func (e *environment) tenantObjects(t *testing.T) {
 	t.Helper()
 	e.client.MakeOf(t, "rbac/viewer.yaml")

@@ -56,14 +56,12 @@ const (
 	waitTimeout     = 30 * time.Second
 )
 
-// environment is a real API server that forwards requests for live.millrace.io to the program under
-// test.
+// environment is a real API server that forwards requests for live.millrace.io to the program under test.
 type environment struct {
 	server   *controlplane.Server
 	client   *controlplane.Objects
 	warnings *controlplane.Warnings
-	// directory contains the program's certificates behind a symbolic link, as the kubelet mounts
-	// them.
+	// directory contains the program's certificates behind a symbolic link, as the kubelet mounts them.
 	directory string
 	authority *authority
 	port      uint16
@@ -131,8 +129,7 @@ func (e *environment) node(t *testing.T, name string, number int) *agent {
 	return made
 }
 
-// service creates a Service with a VIP and one endpoint on each node; the first endpoint is not
-// ready.
+// service creates a Service with a VIP and one endpoint on each node; the first endpoint is not ready.
 func (e *environment) service(t *testing.T, namespace, name, vip string, nodes ...string) {
 	t.Helper()
 	service := &corev1.Service{
@@ -154,8 +151,7 @@ func (e *environment) service(t *testing.T, namespace, name, vip string, nodes .
 	e.create(t, slice)
 }
 
-// run starts the program and makes the API server forward requests to it on localhost instead of to
-// pods.
+// run starts the program and makes the API server forward requests to it on localhost instead of to pods.
 func (e *environment) run(t *testing.T) (address string, stop func()) {
 	t.Helper()
 	port := controlplane.FreePort(t)

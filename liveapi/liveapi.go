@@ -29,14 +29,13 @@ const nodesEvery = time.Second
 
 // Config configures the server.
 type Config struct {
-	// REST configures the API client. Kubeconfig is the file that it was read from; empty for the
-	// pod's ServiceAccount.
+	// REST configures the API client. Kubeconfig is the file that it was read from; empty for the pod's
+	// ServiceAccount.
 	REST       *rest.Config
 	Kubeconfig string
 	// Address is the address of the API, probes and metrics, "host:port".
 	Address string
-	// CertDir contains tls.crt and tls.key, and for connections to agents client.crt, client.key
-	// and ca.crt.
+	// CertDir contains tls.crt and tls.key, and for connections to agents client.crt, client.key and ca.crt.
 	CertDir   string
 	AgentPort uint16
 	// Relay enables the relay of EndpointSlices (api/relay).

@@ -42,8 +42,7 @@ const (
 	mailVIP = "198.51.100.2"
 )
 
-// TestLive sends requests through a real API server to the program, with simulated agents on three
-// nodes.
+// TestLive sends requests through a real API server to the program, with simulated agents on three nodes.
 func TestLive(t *testing.T) {
 	e := newEnvironment(t)
 	a, b, c := e.node(t, "node-a", 1), e.node(t, "node-b", 2), e.node(t, "node-c", 3)
@@ -254,8 +253,8 @@ func testWatch(t *testing.T, e *environment) {
 	must(t, err)
 	list := &livev1alpha1.VIPAnnouncementList{}
 	must(t, watching.List(t.Context(), list))
-	// The resource version of the watch is two seconds later, so that it does not include the
-	// changes of the agents.
+	// The resource version of the watch is two seconds later, so that it does not include the changes of the
+	// agents.
 	millis, err := strconv.ParseInt(list.ResourceVersion, 10, 64)
 	must(t, err)
 	events, err := watching.Watch(t.Context(), &livev1alpha1.VIPAnnouncementList{}, &client.ListOptions{Raw: &metav1.ListOptions{
@@ -454,8 +453,8 @@ func testUnread(t *testing.T, address string) {
 	}
 }
 
-// testRelay checks that the relay rejects tokens of other accounts, and the agents' tokens for the
-// API server.
+// testRelay checks that the relay rejects tokens of other accounts, and the agents' tokens for the API
+// server.
 func testRelay(t *testing.T, e *environment) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{
 		MinVersion: tls.VersionTLS13, RootCAs: e.authority.pool(), ServerName: serviceName + "." + systemNamespace + ".svc",
@@ -511,8 +510,8 @@ func snapshot(t *testing.T, stream io.Reader) {
 	}
 }
 
-// testRotation replaces the CA as the operator does, during requests. No request may fail, and no
-// node may be missing.
+// testRotation replaces the CA as the operator does, during requests. No request may fail, and no node may be
+// missing.
 func testRotation(t *testing.T, e *environment) {
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
@@ -624,8 +623,8 @@ func answersOf(list client.ObjectList) livev1alpha1.NodeAnswers {
 	return livev1alpha1.NodeAnswers{}
 }
 
-// testNamespaces deletes a namespace while all agents are stopped. Kubernetes lists the objects of
-// each API for this.
+// testNamespaces deletes a namespace while all agents are stopped. Kubernetes lists the objects of each API
+// for this.
 func testNamespaces(t *testing.T, e *environment) {
 	for _, agent := range e.agents {
 		agent.stop()

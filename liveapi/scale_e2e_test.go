@@ -58,8 +58,8 @@ var (
 	slack = limits{list: 4 * time.Second, processors: 0.7, memory: 330 << 20}
 )
 
-// TestScale runs the program with many simulated agents and measures its resource usage and the
-// time of lists.
+// TestScale runs the program with many simulated agents and measures its resource usage and the time of
+// lists.
 func TestScale(t *testing.T) {
 	e := newEnvironment(t)
 	e.simulate(t)

@@ -20,13 +20,13 @@ import (
 // Ports is the number of UDP source ports that each node probes from.
 const Ports = 64
 
-// lossy is the number of unanswered ports from which a node's probes count as lost. Fewer can be
-// lost without a fault.
+// lossy is the number of unanswered ports from which a node's probes count as lost. Fewer can be lost without
+// a fault.
 const lossy = Ports / 8
 
-// samples is the number of probes per path after which a node that received none counts as not
-// reached. With 256 nodes, the probability that any node receives none by chance is below 10⁻⁶.
-// While agents start, fewer nodes probe.
+// samples is the number of probes per path after which a node that received none counts as not reached. With
+// 256 nodes, the probability that any node receives none by chance is below 10⁻⁶. While agents start, fewer
+// nodes probe.
 const samples = 20
 
 // Router identifies a router of an LBPeer and one of its canaries.
@@ -41,14 +41,12 @@ type Node struct {
 	Name      string `json:"name"`
 	ID        int32  `json:"id"`
 	Announces bool   `json:"announces"`
-	// ReachedBy is the number of other nodes whose probes through the router reach this node. If it
-	// is the only node that probes, its own probes count.
+	// ReachedBy is the number of other nodes whose probes through the router reach this node. If it is the
+	// only node that probes, its own probes count.
 	ReachedBy int `json:"reachedBy"`
-	// Unanswered is the number of the node's source ports without an answer; nil if the node does
-	// not probe.
+	// Unanswered is the number of the node's source ports without an answer; nil if the node does not probe.
 	Unanswered *int32 `json:"unanswered,omitempty"`
-	// Short is true if the node answers another node's short probes but no longer those as long as
-	// the MTU.
+	// Short is true if the node answers another node's short probes but no longer those as long as the MTU.
 	Short bool `json:"short,omitempty"`
 }
 
@@ -64,8 +62,7 @@ type Verdict struct {
 // OK reports whether the router reaches all nodes.
 func (v *Verdict) OK() bool { return v.Reason == millracev1beta1.ReasonPathsVerified }
 
-// Known returns false if there are too few probes for a verdict, or if probes cannot verify the
-// router.
+// Known returns false if there are too few probes for a verdict, or if probes cannot verify the router.
 func (v *Verdict) Known() bool {
 	return v.Reason != millracev1beta1.ReasonPending && v.Reason != millracev1beta1.ReasonHashIgnoresPorts
 }
@@ -84,8 +81,8 @@ func IDs(nodes []millracev1beta1.LBNode) map[string]int32 {
 	return ids
 }
 
-// Judge returns a verdict for each router and canary in the reports, sorted. Reports of nodes that
-// are not ready are ignored.
+// Judge returns a verdict for each router and canary in the reports, sorted. Reports of nodes that are not
+// ready are ignored.
 func Judge(reports []millracev1beta1.LBNodeReport, ids map[string]int32) []Verdict {
 	routers := map[Router][]observation{}
 	for i := range reports {
@@ -119,12 +116,12 @@ type evidence struct {
 	probing, announcing int
 	// silent lists nodes without any answer, lossy those with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing lists nodes that announce the canary but are not reached, undecided those that are not
-	// reached by too few probes for a verdict, short those that answer short probes only.
+	// missing lists nodes that announce the canary but are not reached, undecided those that are not reached
+	// by too few probes for a verdict, short those that answer short probes only.
 	missing, undecided, short []string
 	unanswered                int
-	// answered is the set of nodes that answered a probe of any node. spread is true if several
-	// nodes answered the probes of one node.
+	// answered is the set of nodes that answered a probe of any node. spread is true if several nodes
+	// answered the probes of one node.
 	answered map[int32]bool
 	spread   bool
 }
@@ -144,8 +141,8 @@ func judge(router Router, observations []observation, ids map[string]int32) Verd
 		found.spread = found.spread || len(reached) > 1
 		for _, id := range reached {
 			found.answered[id] = true
-			// A node's answer to its own probe counts only if no other node probes, because it does
-			// not prove that the router forwards to the node.
+			// A node's answer to its own probe counts only if no other node probes, because it does not prove
+			// that the router forwards to the node.
 			if id != ids[o.node] || found.others(o.status.Unanswered) == 0 {
 				reachedBy[id]++
 			}
@@ -251,8 +248,8 @@ func (e *evidence) likelyCause() string {
 	return "filters the others, or has fewer paths (maximum-paths)"
 }
 
-// lostTo reports whether the unanswered probes can have been forwarded to the missing nodes. If the
-// router had sent these nodes nothing, other nodes would have answered all probes.
+// lostTo reports whether the unanswered probes can have been forwarded to the missing nodes. If the router
+// had sent these nodes nothing, other nodes would have answered all probes.
 func (e *evidence) lostTo() bool {
 	share := float64(len(e.missing)) / float64(e.announcing)
 	return float64(e.unanswered) >= share*Ports*float64(e.probing)/4 && e.unanswered > 0

@@ -95,8 +95,8 @@ func TestNoFalseAlarm(t *testing.T) {
 	})
 }
 
-// TestNoFalseAlarmWhileAgentsStart checks that no fault is reported while some agents start: the
-// router keeps the routes of their nodes, and these do not probe.
+// TestNoFalseAlarmWhileAgentsStart checks that no fault is reported while some agents start: the router keeps
+// the routes of their nodes, and these do not probe.
 func TestNoFalseAlarmWhileAgentsStart(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -149,8 +149,8 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// TestLossyBound checks that a node is reported if an eighth of its probes is unanswered, and not
-// with one answer more.
+// TestLossyBound checks that a node is reported if an eighth of its probes is unanswered, and not with one
+// answer more.
 func TestLossyBound(t *testing.T) {
 	for unanswered, want := range map[int32]string{
 		Ports/8 - 1: millracev1beta1.ReasonPathsVerified,
@@ -177,8 +177,8 @@ func TestFewerPaths(t *testing.T) {
 	})
 }
 
-// TestHashIgnoresPorts checks that a router that hashes addresses only is not reported for nodes
-// without probes, unless all probes reached the same node. Nodes with lost probes are reported.
+// TestHashIgnoresPorts checks that a router that hashes addresses only is not reported for nodes without
+// probes, unless all probes reached the same node. Nodes with lost probes are reported.
 func TestHashIgnoresPorts(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		s := drawRouter(t)
@@ -208,8 +208,7 @@ func TestHashIgnoresPorts(t *testing.T) {
 	})
 }
 
-// TestPending checks that reports of nodes that are not ready, or have not probed yet, lead to no
-// verdict.
+// TestPending checks that reports of nodes that are not ready, or have not probed yet, lead to no verdict.
 func TestPending(t *testing.T) {
 	s := &simulated{nodes: 2, paths: all(2), pick: func(_, port int) int { return port }}
 	reports, ids := s.reports()

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conflict detects another controller that writes the same status, because each would
-// overwrite the other forever. After Overwrites overwrites within Window, the status is contested:
-// it is written at most once per Pause, until it remains unchanged for one Pause.
+// Package conflict detects another controller that writes the same status, because each would overwrite the
+// other forever. After Overwrites overwrites within Window, the status is contested: it is written at most
+// once per Pause, until it remains unchanged for one Pause.
 package conflict
 
 import (
@@ -21,8 +21,8 @@ const (
 
 // Detector detects overwrites of one status of type T. It is not safe for concurrent use.
 type Detector[T any] struct {
-	// isOurs reports whether a status equals the last one that was written or found correct. It is
-	// nil after an overwrite.
+	// isOurs reports whether a status equals the last one that was written or found correct. It is nil after
+	// an overwrite.
 	isOurs      func(T) bool
 	overwritten []time.Time
 	// on is true while the status is contested; written is the time of our last write since then.
@@ -54,12 +54,11 @@ func (c *Detector[T]) Left(now time.Time) time.Duration {
 	return max(0, min(Pause, c.written.Add(Pause).Sub(now)))
 }
 
-// Found records that the present status is correct and needs no write; isOurs reports whether a
-// later status equals it.
+// Found records that the present status is correct and needs no write; isOurs reports whether a later status
+// equals it.
 func (c *Detector[T]) Found(isOurs func(T) bool) { c.isOurs = isOurs }
 
-// RecordWrite records a write of the status; isOurs reports whether a later status equals the
-// written one.
+// RecordWrite records a write of the status; isOurs reports whether a later status equals the written one.
 func (c *Detector[T]) RecordWrite(isOurs func(T) bool, now time.Time) {
 	c.isOurs = isOurs
 	if c.on {

@@ -20,12 +20,12 @@ type BGPPeer struct {
 	Address netip.Addr `json:"address"`
 	// LocalAddress is the node's address in the session; absent if there is no connection.
 	LocalAddress netip.Addr `json:"localAddress,omitzero"`
-	// State is the state of RFC 4271, section 8.2.2; Since is the time at which the session last
-	// entered or left Established.
+	// State is the state of RFC 4271, section 8.2.2; Since is the time at which the session last entered or
+	// left Established.
 	State string    `json:"state"`
 	Since time.Time `json:"since,omitzero"`
-	// LastError is the reason why the last session or attempt ended, at LastErrorTime. It is kept
-	// when a new session is established.
+	// LastError is the reason why the last session or attempt ended, at LastErrorTime. It is kept when a new
+	// session is established.
 	LastError     string    `json:"lastError,omitempty"`
 	LastErrorTime time.Time `json:"lastErrorTime,omitzero"`
 	// Flaps counts the lost sessions since the agent started.
@@ -40,8 +40,7 @@ type BGPPeer struct {
 	UpdatesReceived uint64 `json:"updatesReceived"`
 	// Due is the earliest time at which the session restarts because of a changed LBPeer.
 	Due time.Time `json:"due,omitzero"`
-	// BFD is the state of the BFD session, if one is configured; BFDMessage is the reason why it is
-	// not up.
+	// BFD is the state of the BFD session, if one is configured; BFDMessage is the reason why it is not up.
 	BFD        string `json:"bfd,omitempty"`
 	BFDMessage string `json:"bfdMessage,omitempty"`
 }

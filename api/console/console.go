@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package console defines the responses of an agent's console: lines of JSON that `lbagent` prints
-// and `millrace` parses, and the output of `lbagent dump`. Fields may be added, but are never
-// renamed or given another meaning.
+// Package console defines the responses of an agent's console: lines of JSON that `lbagent` prints and
+// `millrace` parses, and the output of `lbagent dump`. Fields may be added, but are never renamed or given
+// another meaning.
 package console
 
 import (
@@ -36,8 +36,8 @@ type Line struct {
 type Drops struct {
 	Node    string            `json:"node"`
 	Reasons map[string]uint64 `json:"reasons"`
-	// Skipped counts drops without a sample because of the rate limit, Lost the samples that the
-	// agent did not read.
+	// Skipped counts drops without a sample because of the rate limit, Lost the samples that the agent did
+	// not read.
 	Skipped uint64 `json:"skipped"`
 	Lost    uint64 `json:"lost"`
 }
@@ -47,8 +47,7 @@ type Drop struct {
 	Time   time.Time `json:"time"`
 	Node   string    `json:"node"`
 	Reason string    `json:"reason"`
-	// Source and Destination are those of the client's packet. For a dropped reply, Source is the
-	// client.
+	// Source and Destination are those of the client's packet. For a dropped reply, Source is the client.
 	Source      netip.AddrPort `json:"source"`
 	Destination netip.AddrPort `json:"destination"`
 	Protocol    string         `json:"protocol"`
@@ -66,8 +65,7 @@ type Counters struct {
 	Node      string            `json:"node"`
 	Frontends []Frontend        `json:"frontends"`
 	Drops     map[string]uint64 `json:"drops"`
-	// Uplinks are the interfaces whose drivers rejected frames from XDP. Drops includes these
-	// frames.
+	// Uplinks are the interfaces whose drivers rejected frames from XDP. Drops includes these frames.
 	Uplinks []Uplink `json:"uplinks,omitempty"`
 }
 
@@ -95,8 +93,8 @@ func (n FrontendName) Compare(other FrontendName) int {
 // Frontend represents the counters of one frontend.
 type Frontend struct {
 	FrontendName
-	// Packets and Bytes count the packets that the node received from routers; Bytes is the size of
-	// the IP packets.
+	// Packets and Bytes count the packets that the node received from routers; Bytes is the size of the IP
+	// packets.
 	Packets uint64 `json:"packets"`
 	Bytes   uint64 `json:"bytes"`
 	// Connections counts new connections to pods on the node.
@@ -116,8 +114,8 @@ type Packet struct {
 	Raw []byte `json:"raw,omitempty"`
 }
 
-// VIPs represents the peers to which a node announces each VIP, or the reason why it does not
-// announce the VIP.
+// VIPs represents the peers to which a node announces each VIP, or the reason why it does not announce the
+// VIP.
 type VIPs struct {
 	Node string `json:"node"`
 	// Time is the start of the reconcile pass that made these decisions.
@@ -134,8 +132,7 @@ type VIPGroup struct {
 	Addresses []netip.Addr `json:"addresses"`
 }
 
-// Hosts represents the hosts on the links of a node's uplinks that have given addresses, as just
-// probed.
+// Hosts represents the hosts on the links of a node's uplinks that have given addresses, as just probed.
 type Hosts struct {
 	Node string `json:"node"`
 	// Hosts has an element for each address and each uplink whose network contains it.
@@ -148,8 +145,7 @@ type Host struct {
 	Interface string     `json:"interface"`
 	// HardwareAddr is absent if no host answered, or if no probe was sent.
 	HardwareAddr string `json:"hardwareAddress,omitempty"`
-	// Known is true for a node or router. It may answer for VIPs (proxy ARP), and is not probed
-	// itself.
+	// Known is true for a node or router. It may answer for VIPs (proxy ARP), and is not probed itself.
 	Known bool `json:"known,omitempty"`
 }
 

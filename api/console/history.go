@@ -13,8 +13,7 @@ type History struct {
 	Entries []HistoryEntry `json:"entries"`
 	// Since is the time of the oldest entry, even if it is not selected; zero without entries.
 	Since time.Time `json:"since,omitzero"`
-	// Damaged counts lines that cannot be parsed, such as the last line of an agent that was
-	// killed.
+	// Damaged counts lines that cannot be parsed, such as the last line of an agent that was killed.
 	Damaged int `json:"damaged,omitempty"`
 	// Omitted counts older entries beyond the query's limit.
 	Omitted int `json:"omitted,omitempty"`
@@ -28,16 +27,16 @@ const (
 	HistoryAgent HistoryKind = "Agent"
 	// HistoryDrops is the number of packets dropped in a minute.
 	HistoryDrops HistoryKind = "Drops"
-	// HistorySession is an event of a BGP or BFD session: Established, Lost, Failing, Removed,
-	// BFDUp or BFDDown.
+	// HistorySession is an event of a BGP or BFD session: Established, Lost, Failing, Removed, BFDUp or
+	// BFDDown.
 	HistorySession HistoryKind = "Session"
 	// HistoryRoute is a change of the announcement of VIPs: Announced or NotAnnounced.
 	HistoryRoute HistoryKind = "Route"
-	// HistoryNode is an event of other nodes (Added, Removed, Down, Up, Draining, DrainEnded) or of
-	// this node (Isolated, Rejoined, Problem, Resolved).
+	// HistoryNode is an event of other nodes (Added, Removed, Down, Up, Draining, DrainEnded) or of this node
+	// (Isolated, Rejoined, Problem, Resolved).
 	HistoryNode HistoryKind = "Node"
-	// HistoryEndpoints is an event of endpoints on the node (Ready, NotReady, Gone), or of all of
-	// them (NoneReady, Recovered).
+	// HistoryEndpoints is an event of endpoints on the node (Ready, NotReady, Gone), or of all of them
+	// (NoneReady, Recovered).
 	HistoryEndpoints HistoryKind = "Endpoints"
 	// HistoryLeftOut is the number of entries of another kind that exceeded the rate limit.
 	HistoryLeftOut HistoryKind = "LeftOut"
@@ -54,8 +53,8 @@ type HistoryEntry struct {
 	// Names are names of nodes or LBPeers.
 	Names     []string         `json:"names,omitempty"`
 	Endpoints []netip.AddrPort `json:"endpoints,omitempty"`
-	// Count is, depending on the kind, the number of the node's remaining ready endpoints, of VIPs
-	// in this entry, or of omitted entries.
+	// Count is, depending on the kind, the number of the node's remaining ready endpoints, of VIPs in this
+	// entry, or of omitted entries.
 	Count   uint64        `json:"count,omitempty"`
 	Message string        `json:"message,omitempty"`
 	Drops   []HistoryDrop `json:"drops,omitempty"`
@@ -74,8 +73,7 @@ type HistoryQuery struct {
 	// From and To are inclusive bounds; zero means unbounded.
 	From time.Time `json:"from,omitzero"`
 	To   time.Time `json:"to,omitzero"`
-	// Service is "namespace/name" and excludes entries about other Services; empty selects all
-	// entries.
+	// Service is "namespace/name" and excludes entries about other Services; empty selects all entries.
 	Service string `json:"service,omitempty"`
 	// Last limits the result to the newest entries; 0 means no limit.
 	Last int `json:"last,omitempty"`

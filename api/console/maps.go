@@ -27,8 +27,8 @@ type MapNode struct {
 	Zone uint8 `json:"zone,omitempty"`
 }
 
-// MapFrontend represents a frontend. NodeTable, EndpointTable and Zones are slots of tables; 0
-// means no table.
+// MapFrontend represents a frontend. NodeTable, EndpointTable and Zones are slots of tables; 0 means no
+// table.
 type MapFrontend struct {
 	VIP      netip.Addr `json:"vip"`
 	Port     uint16     `json:"port"`

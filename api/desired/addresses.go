@@ -95,8 +95,7 @@ type specialRange struct {
 	kind   string
 }
 
-// specials are the special-purpose ranges of RFC 6890, RFC 5771, and RFC 4291, sections 2.4 and
-// 2.5.
+// specials are the special-purpose ranges of RFC 6890, RFC 5771, and RFC 4291, sections 2.4 and 2.5.
 var specials = []specialRange{
 	{netip.MustParsePrefix("0.0.0.0/8"), "unspecified"},
 	{netip.MustParsePrefix("127.0.0.0/8"), "loopback"},

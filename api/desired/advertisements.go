@@ -22,8 +22,7 @@ type Advertisement struct {
 	Name string
 	// Pools and Peers are sorted names; an empty list selects all.
 	Pools, Peers []string
-	// Services selects VIPs by the labels of their Services. Nil selects all VIPs, even without a
-	// Service.
+	// Services selects VIPs by the labels of their Services. Nil selects all VIPs, even without a Service.
 	Services labels.Selector
 	Nodes    labels.Selector
 	// Communities (RFC 1997) and LargeCommunities (RFC 8092) are sorted and without duplicates.
@@ -38,8 +37,8 @@ type Advertisement struct {
 	Weighed bool
 	// Length4 and Length6 are the prefix lengths of aggregates; 0 means one route per VIP.
 	Length4, Length6 int
-	// L2 is true if nodes answer for the VIPs on their links instead of announcing them to peers.
-	// Interfaces names these links; empty selects those whose network contains the VIP.
+	// L2 is true if nodes answer for the VIPs on their links instead of announcing them to peers. Interfaces
+	// names these links; empty selects those whose network contains the VIP.
 	L2         bool
 	Interfaces []string
 }
@@ -93,8 +92,8 @@ var wellKnown = map[string]uint32{
 	"no-peer":             0xffffff04, // RFC 3765
 }
 
-// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name, and Nodes unless nil,
-// may be used.
+// ParseAdvertisement parses a VIPAdvertisement. If it is invalid, only Name, and Nodes unless nil, may be
+// used.
 func ParseAdvertisement(object *millracev1beta1.VIPAdvertisement) (Advertisement, []Problem) {
 	p := problems{object: Object{Kind: "VIPAdvertisement", Name: object.Name}}
 	spec := &object.Spec
@@ -166,8 +165,8 @@ func (p *problems) l2(advertisement *Advertisement, spec *millracev1beta1.VIPAdv
 	}
 }
 
-// addCommunity parses and adds a community: "a:b" (RFC 1997), "a:b:c" (RFC 8092), an extended one,
-// "rt:a:b" or "soo:a:b", or a well-known one by name.
+// addCommunity parses and adds a community: "a:b" (RFC 1997), "a:b:c" (RFC 8092), an extended one, "rt:a:b"
+// or "soo:a:b", or a well-known one by name.
 func (a *Advertisement) addCommunity(text string) error {
 	if value, found := wellKnown[text]; found {
 		a.Communities = append(a.Communities, value)
@@ -204,8 +203,8 @@ func (a *Advertisement) addCommunity(text string) error {
 	return nil
 }
 
-// addExtended parses and adds an extended community. Its value has four octets after a two-octet
-// ASN, and two octets after a longer one.
+// addExtended parses and adds an extended community. Its value has four octets after a two-octet ASN, and two
+// octets after a longer one.
 func (a *Advertisement) addExtended(subtype byte, text string, parts []string) error {
 	if len(parts) != 2 {
 		return fmt.Errorf("%q: an extended community has two numbers after its name (rt:64512:100)", text)
@@ -226,8 +225,7 @@ func (a *Advertisement) addExtended(subtype byte, text string, parts []string) e
 	return nil
 }
 
-// Advertisements returns the problems of VIPAdvertisements, including references to missing pools
-// and peers.
+// Advertisements returns the problems of VIPAdvertisements, including references to missing pools and peers.
 func Advertisements(
 	objects []millracev1beta1.VIPAdvertisement,
 	pools []millracev1beta1.VIPPool,
@@ -264,8 +262,7 @@ func (p *problems) references(field, kind string, names []string, existing sets.
 	}
 }
 
-// Selects reports whether the advertisement selects a VIP with this pool and these labels of its
-// Services.
+// Selects reports whether the advertisement selects a VIP with this pool and these labels of its Services.
 func (a *Advertisement) Selects(pool string, services []labels.Set) bool {
 	if len(a.Pools) > 0 && !slices.Contains(a.Pools, pool) {
 		return false

@@ -21,19 +21,17 @@ type AdvertisedVIP struct {
 	Services []labels.Set
 }
 
-// Conflict represents VIPs that two advertisements announce to the same peer with different
-// attributes.
+// Conflict represents VIPs that two advertisements announce to the same peer with different attributes.
 type Conflict struct {
-	// By is the name of the advertisement whose attributes apply: the first by name that selects
-	// the VIP.
+	// By is the name of the advertisement whose attributes apply: the first by name that selects the VIP.
 	By string
-	// Peer is the first affected peer by name, and VIP the first affected VIP in the order of the
-	// VIPs. VIPs is the number of affected VIPs.
+	// Peer is the first affected peer by name, and VIP the first affected VIP in the order of the VIPs. VIPs
+	// is the number of affected VIPs.
 	Peer string
 	VIP  netip.Addr
 	VIPs int
-	// Aggregate is valid if the advertisements conflict only because By selects other VIPs of the
-	// same aggregate.
+	// Aggregate is valid if the advertisements conflict only because By selects other VIPs of the same
+	// aggregate.
 	Aggregate netip.Prefix
 }
 
@@ -50,9 +48,9 @@ func (c Conflict) Message() string {
 		subject, c.Peer, c.By, reason)
 }
 
-// Conflicts returns, by name, the first conflict of each advertisement with an earlier one: both
-// select the same VIP, or VIPs of the same aggregate. The advertisements and peers must be valid
-// and sorted by name. A VIP is counted once for each overruled advertisement.
+// Conflicts returns, by name, the first conflict of each advertisement with an earlier one: both select the
+// same VIP, or VIPs of the same aggregate. The advertisements and peers must be valid and sorted by name. A
+// VIP is counted once for each overruled advertisement.
 func Conflicts(
 	advertisements []Advertisement,
 	peers []Peer,
@@ -104,8 +102,8 @@ type aggregateUse struct {
 
 type sharedAggregates map[sharedAggregate]*aggregateUse
 
-// add records the aggregates by which the pair announces a VIP. It ignores an advertisement that is
-// overruled for the VIP, because its aggregate does not announce it.
+// add records the aggregates by which the pair announces a VIP. It ignores an advertisement that is overruled
+// for the VIP, because its aggregate does not announce it.
 func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overruled map[string]bool) {
 	if pair.peer(vip.Address) == "" {
 		return
@@ -150,8 +148,8 @@ func (s sharedAggregates) addTo(conflicts map[string]Conflict) {
 	}
 }
 
-// advertisementPair is a pair of advertisements with different attributes for a common peer of a
-// common node. ipv4 and ipv6 are the first such peers of each family.
+// advertisementPair is a pair of advertisements with different attributes for a common peer of a common node.
+// ipv4 and ipv6 are the first such peers of each family.
 type advertisementPair struct {
 	decides, yields *Advertisement
 	ipv4, ipv6      string
@@ -164,8 +162,8 @@ func (r *advertisementPair) peer(vip netip.Addr) string {
 	return r.ipv6
 }
 
-// conflictingPairs returns pairs sorted by the name of the overruled advertisement. Each selector
-// is evaluated once per node; the resulting sets of nodes are then compared.
+// conflictingPairs returns pairs sorted by the name of the overruled advertisement. Each selector is
+// evaluated once per node; the resulting sets of nodes are then compared.
 func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labels.Set) []advertisementPair {
 	selected := selections{nodes: nodes, known: map[string]nodeSet{}}
 	ofAdvertisements, ofPeers := make([]nodeSet, len(advertisements)), make([]nodeSet, len(peers))
@@ -197,8 +195,8 @@ func conflictingPairs(advertisements []Advertisement, peers []Peer, nodes []labe
 	return pairs
 }
 
-// complete reports whether the peer's families already have a peer in the pair, or one of the
-// advertisements does not select the peer.
+// complete reports whether the peer's families already have a peer in the pair, or one of the advertisements
+// does not select the peer.
 func (r *advertisementPair) complete(peer *Peer) bool {
 	return (r.ipv4 != "" || !peer.IPv4) && (r.ipv6 != "" || !peer.IPv6) ||
 		!r.decides.isFor(peer.Name) || !r.yields.isFor(peer.Name)
@@ -255,8 +253,7 @@ func (s *selections) nodesOf(selector labels.Selector) nodeSet {
 	return set
 }
 
-// attributeClasses returns for each advertisement the index of the first one with the same route
-// attributes.
+// attributeClasses returns for each advertisement the index of the first one with the same route attributes.
 func attributeClasses(advertisements []Advertisement) []int {
 	classes := make([]int, len(advertisements))
 	known := map[string]int{}
@@ -276,8 +273,7 @@ func (a *Advertisement) isFor(peer string) bool {
 	return len(a.Peers) == 0 || slices.Contains(a.Peers, peer)
 }
 
-// attributesKey returns a text that is equal for equal route attributes. Their lists are sorted
-// already.
+// attributesKey returns a text that is equal for equal route attributes. Their lists are sorted already.
 func attributesKey(a *Advertisement) string {
 	number := func(value *uint32) string {
 		if value == nil {

@@ -39,8 +39,8 @@ func NodeDrainReason(node *corev1.Node) millracev1beta1.DrainReason {
 	return ""
 }
 
-// KeepDrainReason copies the fields that NodeDrainReason reads. The condition Ready is copied
-// without its message.
+// KeepDrainReason copies the fields that NodeDrainReason reads. The condition Ready is copied without its
+// message.
 func KeepDrainReason(stripped, node *corev1.Node) {
 	stripped.Spec.Unschedulable = node.Spec.Unschedulable
 	for _, taint := range node.Spec.Taints {

@@ -36,8 +36,8 @@ func EndpointsWithin(slice *discoveryv1.EndpointSlice, set *netipx.IPSet) (found
 	return found
 }
 
-// Added returns the pool's addresses that VIPPool.status.usable does not contain yet. Until it
-// does, agents accept endpoints with these addresses, and no VIP is assigned from them.
+// Added returns the pool's addresses that VIPPool.status.usable does not contain yet. Until it does, agents
+// accept endpoints with these addresses, and no VIP is assigned from them.
 func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	if isTruncated(object) {
 		return setOf()
@@ -45,15 +45,13 @@ func (p *Pool) Added(object *millracev1beta1.VIPPool) *netipx.IPSet {
 	return difference(p.Addresses, ParseUsable(object, *p))
 }
 
-// isTruncated reports whether VIPPool.status.usable is too short for all ranges of the current
-// generation.
+// isTruncated reports whether VIPPool.status.usable is too short for all ranges of the current generation.
 func isTruncated(object *millracev1beta1.VIPPool) bool {
 	ready := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionReady)
 	return len(object.Status.Usable) >= maxUsable && ready != nil && ready.ObservedGeneration == object.Generation
 }
 
-// Admitted returns the pools without their added addresses. Pools without any other address are
-// omitted.
+// Admitted returns the pools without their added addresses. Pools without any other address are omitted.
 func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool) {
 	for _, pool := range pools {
 		i := slices.IndexFunc(objects, func(object millracev1beta1.VIPPool) bool { return object.Name == pool.Name })
@@ -68,9 +66,8 @@ func Admitted(pools []Pool, objects []millracev1beta1.VIPPool) (admitted []Pool)
 	return admitted
 }
 
-// IsHeld reports whether the operator holds back the added addresses of a pool because endpoints
-// have some of them. It holds them until spec changes, because the next pod may get another of
-// these addresses.
+// IsHeld reports whether the operator holds back the added addresses of a pool because endpoints have some of
+// them. It holds them until spec changes, because the next pod may get another of these addresses.
 func IsHeld(object *millracev1beta1.VIPPool) bool {
 	held := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionOverlapsEndpoints)
 	return held != nil && held.Status == metav1.ConditionTrue && held.ObservedGeneration == object.Generation
@@ -89,8 +86,8 @@ func (p *Pool) dropHeld(object *millracev1beta1.VIPPool) {
 
 const endpointsInMessage = 3
 
-// OverlapMessage returns the message for a pool whose added addresses contain those of endpoints,
-// or "" without endpoints.
+// OverlapMessage returns the message for a pool whose added addresses contain those of endpoints, or ""
+// without endpoints.
 func OverlapMessage(endpoints []Endpoint) string {
 	if len(endpoints) == 0 {
 		return ""

@@ -4,8 +4,8 @@ package desired
 
 import "strings"
 
-// Nearest returns the name with the smallest edit distance to given, ignoring case, or "" if all
-// distances exceed a third of its length.
+// Nearest returns the name with the smallest edit distance to given, ignoring case, or "" if all distances
+// exceed a third of its length.
 func Nearest(given string, names []string) string {
 	found, least := "", max(1, (len(given)+1)/3)+1
 	for _, name := range names {

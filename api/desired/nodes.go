@@ -7,8 +7,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/sets"
 )
 
-// NodeAddresses returns the first InternalIP of each family in Node.status.addresses, in canonical
-// form.
+// NodeAddresses returns the first InternalIP of each family in Node.status.addresses, in canonical form.
 func NodeAddresses(node *corev1.Node) []string {
 	var addresses []string
 	seen := sets.New[bool]()

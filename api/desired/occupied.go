@@ -26,8 +26,8 @@ type Occupied struct {
 	Created int64
 }
 
-// Precedes reports whether the host keeps its address because it is not younger than the VIP.
-// Creation times have a resolution of one second.
+// Precedes reports whether the host keeps its address because it is not younger than the VIP. Creation times
+// have a resolution of one second.
 func (o Occupied) Precedes(vip *millracev1beta1.VIP) bool { return o.Created <= created(vip) }
 
 func created(object metav1.Object) int64 {
@@ -42,8 +42,8 @@ func occupiedByHost(address netip.Addr, by string, object metav1.Object) Occupie
 	return Occupied{Range: netipx.IPRangeFrom(address, address), By: by, Host: true, Created: created(object)}
 }
 
-// NewerHostMessage returns the message for a VIP whose address is also the address of a younger
-// node or router.
+// NewerHostMessage returns the message for a VIP whose address is also the address of a younger node or
+// router.
 func NewerHostMessage(vip netip.Addr, by string) string {
 	return fmt.Sprintf("%s is also the address of %s, which is newer than the VIP and receives no packets from routers: "+
 		"change the address of the host", vip, by)
@@ -144,8 +144,8 @@ func NewOccupation(all []Occupied) Occupation {
 
 const maxNamed = 5
 
-// dropOccupied removes used addresses from the pool, and adds one limit that names the first
-// objects. Reserved addresses are not reported.
+// dropOccupied removes used addresses from the pool, and adds one limit that names the first objects.
+// Reserved addresses are not reported.
 func (p *Pool) dropOccupied(object *millracev1beta1.VIPPool, occupation Occupation) {
 	if occupation.set == nil || isEmpty(Common(p.Addresses, occupation.set)) {
 		return

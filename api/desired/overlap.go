@@ -11,9 +11,9 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// dropOverlap removes the addresses of older pools. This includes addresses that an older pool
-// reserves, because other hosts have them. Each entry that loses addresses adds a limit, unless
-// this pool reserves them.
+// dropOverlap removes the addresses of older pools. This includes addresses that an older pool reserves,
+// because other hosts have them. Each entry that loses addresses adds a limit, unless this pool reserves
+// them.
 func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	found := problems{object: poolObject(object)}
 	for _, other := range older {
@@ -36,8 +36,8 @@ func (p *Pool) dropOverlap(object *millracev1beta1.VIPPool, older []*Pool) {
 	p.Limits = append(p.Limits, found.found...)
 }
 
-// overlaps returns for each pool the earlier pools with a common address. It takes O(n log n) for n
-// ranges, plus the number of overlapping pairs.
+// overlaps returns for each pool the earlier pools with a common address. It takes O(n log n) for n ranges,
+// plus the number of overlapping pairs.
 func overlaps(pools []*Pool) [][]*Pool {
 	type entry struct {
 		netipx.IPRange

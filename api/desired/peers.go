@@ -26,8 +26,7 @@ const (
 	defaultMaxPeers         = 16
 )
 
-// longestTime is the maximum of a 16-bit field in seconds, such as the hold time (RFC 4271, section
-// 4.2).
+// longestTime is the maximum of a 16-bit field in seconds, such as the hold time (RFC 4271, section 4.2).
 const longestTime = math.MaxUint16 * time.Second
 
 // transitionASN is AS_TRANS (RFC 6793, section 9).
@@ -43,14 +42,14 @@ const LongestPassword = 80
 type Peer struct {
 	// Session is a template for a range of routers: each router of the range has a copy.
 	Session
-	// Gateway is the family of the default route whose gateway is the router; empty if the router
-	// is specified otherwise.
+	// Gateway is the family of the default route whose gateway is the router; empty if the router is
+	// specified otherwise.
 	Gateway millracev1beta1.AddressFamily
-	// Interface is the interface on which the router is found by its router advertisements; empty
-	// if the router is specified otherwise.
+	// Interface is the interface on which the router is found by its router advertisements; empty if the
+	// router is specified otherwise.
 	Interface string
-	// Range is the network of a range of routers and MaxPeers the maximum number of routers with a
-	// session to a node. For a single router, Range is invalid and MaxPeers 0.
+	// Range is the network of a range of routers and MaxPeers the maximum number of routers with a session to
+	// a node. For a single router, Range is invalid and MaxPeers 0.
 	Range    netip.Prefix
 	MaxPeers int
 	Nodes    labels.Selector
@@ -77,11 +76,10 @@ type Session struct {
 	Passive bool
 	// MultiHopTTL is the TTL of the session's packets; 0 for a directly connected router.
 	MultiHopTTL uint8
-	// SecurityHops is the maximum distance of the router in hops for TTL security (RFC 5082); 0
-	// disables it.
+	// SecurityHops is the maximum distance of the router in hops for TTL security (RFC 5082); 0 disables it.
 	SecurityHops uint8
-	// Source is the node's address in the session, or SourceInterface is the interface with this
-	// address. Without both, the kernel selects the address.
+	// Source is the node's address in the session, or SourceInterface is the interface with this address.
+	// Without both, the kernel selects the address.
 	Source          netip.Addr
 	SourceInterface string
 	PasswordSecret  string
@@ -277,8 +275,8 @@ func (p *problems) source(peer *Peer, spec *millracev1beta1.LBPeerSpec) {
 	peer.Source = address
 }
 
-// parseRouter parses the address of a router. It accepts loopback addresses, because a router can
-// run on the node, and link-local IPv4 addresses, which some providers use.
+// parseRouter parses the address of a router. It accepts loopback addresses, because a router can run on the
+// node, and link-local IPv4 addresses, which some providers use.
 func parseRouter(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {
@@ -361,8 +359,8 @@ func (p *problems) wholeSeconds(field string, value time.Duration) {
 	}
 }
 
-// Peers returns the problems of LBPeers. If two specify the same router for the same nodes, the
-// older one is used.
+// Peers returns the problems of LBPeers. If two specify the same router for the same nodes, the older one is
+// used.
 func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.LBPeer) int { return CompareAge(&a, &b) })
@@ -412,8 +410,8 @@ func Peers(objects []millracev1beta1.LBPeer) []Problem {
 	return found
 }
 
-// sameRouters reports whether two LBPeers have a router in common. A single router and a range do
-// not conflict.
+// sameRouters reports whether two LBPeers have a router in common. A single router and a range do not
+// conflict.
 func sameRouters(a, b *Peer) bool {
 	if a.Range.IsValid() || b.Range.IsValid() {
 		return a.Range.IsValid() && b.Range.IsValid() && a.Range.Overlaps(b.Range)

@@ -18,16 +18,15 @@ import (
 // Pool is a valid VIPPool.
 type Pool struct {
 	Name string
-	// Priority orders pools. The highest is tried first. Of pools with equal priority, those with a
-	// namespace selector are tried first, then by name.
+	// Priority orders pools. The highest is tried first. Of pools with equal priority, those with a namespace
+	// selector are tried first, then by name.
 	Priority int32
 	// AutoAssign is false if Services must request the pool.
 	AutoAssign bool
-	// Addresses are the addresses that can be assigned, without reserved and avoided ones. Function
-	// Pools also removes addresses of older pools and used addresses.
+	// Addresses are the addresses that can be assigned, without reserved and avoided ones. Function Pools
+	// also removes addresses of older pools and used addresses.
 	Addresses *netipx.IPSet
-	// Reserved are the addresses in spec.reserved, which belong to other hosts. They need not be in
-	// the pool.
+	// Reserved are the addresses in spec.reserved, which belong to other hosts. They need not be in the pool.
 	Reserved *netipx.IPSet
 	// SharedByAll allows Services of different namespaces to share an address.
 	SharedByAll bool
@@ -44,8 +43,7 @@ type quota struct {
 	max        int
 }
 
-// ParsePool parses a VIPPool without regard to other objects. If it is invalid, only Name may be
-// used.
+// ParsePool parses a VIPPool without regard to other objects. If it is invalid, only Name may be used.
 func ParsePool(object *millracev1beta1.VIPPool) (Pool, []Problem) {
 	p := problems{object: poolObject(object)}
 	all := p.set("spec.addresses", object.Spec.Addresses, announceable)
@@ -131,8 +129,7 @@ func (p *problems) quotas(object *millracev1beta1.NamespaceQuota) []quota {
 	return append(quotas, quota{labels.Everything(), int(object.Max)})
 }
 
-// Quota returns the maximum number of addresses of a namespace with these labels, and whether there
-// is one.
+// Quota returns the maximum number of addresses of a namespace with these labels, and whether there is one.
 func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	for _, quota := range p.quotas {
 		if quota.namespaces.Matches(namespace) {
@@ -142,8 +139,7 @@ func (p Pool) Quota(namespace labels.Set) (most int, limited bool) {
 	return 0, false
 }
 
-// Selects reports whether a Service with these labels in a namespace with these labels can use the
-// pool.
+// Selects reports whether a Service with these labels in a namespace with these labels can use the pool.
 func (p Pool) Selects(namespace, service labels.Set) bool {
 	return p.namespaces.Matches(namespace) && p.services.Matches(service)
 }
@@ -151,16 +147,15 @@ func (p Pool) Selects(namespace, service labels.Set) bool {
 // Selective reports whether the pool has a namespace selector.
 func (p Pool) Selective() bool { return !p.namespaces.Empty() }
 
-// IsSameFor reports whether a namespace can use the pool and has the same quota with either set of
-// labels.
+// IsSameFor reports whether a namespace can use the pool and has the same quota with either set of labels.
 func (p Pool) IsSameFor(a, b labels.Set) bool {
 	mostOfA, isLimitedForA := p.Quota(a)
 	mostOfB, isLimitedForB := p.Quota(b)
 	return p.namespaces.Matches(a) == p.namespaces.Matches(b) && mostOfA == mostOfB && isLimitedForA == isLimitedForB
 }
 
-// Equal reports whether two pools assign the same addresses to the same Services with the same
-// quotas and limits.
+// Equal reports whether two pools assign the same addresses to the same Services with the same quotas and
+// limits.
 func (p Pool) Equal(other Pool) bool {
 	sameSelector := func(a, b labels.Selector) bool { return a.String() == b.String() }
 	sameQuota := func(a, b quota) bool { return a.max == b.max && sameSelector(a.namespaces, b.namespaces) }
@@ -170,9 +165,8 @@ func (p Pool) Equal(other Pool) bool {
 		sameSelector(p.namespaces, other.namespaces) && sameSelector(p.services, other.services)
 }
 
-// Pools returns the usable pools and the problems of the others. An address of several pools
-// belongs to the oldest one. A pool that loses addresses has Limits. A pool without any usable
-// address is omitted.
+// Pools returns the usable pools and the problems of the others. An address of several pools belongs to the
+// oldest one. A pool that loses addresses has Limits. A pool without any usable address is omitted.
 func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []Problem) {
 	ordered := slices.Clone(objects)
 	slices.SortFunc(ordered, func(a, b millracev1beta1.VIPPool) int { return CompareAge(&a, &b) })
@@ -205,12 +199,12 @@ func Pools(objects []millracev1beta1.VIPPool, occupation Occupation) ([]Pool, []
 	return pools, found
 }
 
-// maxUsable is twice the maximum length of spec.addresses, because the same number of reserved
-// ranges can split them.
+// maxUsable is twice the maximum length of spec.addresses, because the same number of reserved ranges can
+// split them.
 const maxUsable = 512
 
-// UsableRanges returns the ranges for VIPPool.status.usable, sorted. If there are too many, the
-// smallest are omitted.
+// UsableRanges returns the ranges for VIPPool.status.usable, sorted. If there are too many, the smallest are
+// omitted.
 func (p *Pool) UsableRanges() []string {
 	ranges := p.Addresses.Ranges()
 	if len(ranges) > maxUsable {
@@ -241,8 +235,8 @@ func ParseUsable(object *millracev1beta1.VIPPool, pool Pool) *netipx.IPSet {
 	return Common(pool.Addresses, setOf(ranges...))
 }
 
-// PoolHas reports whether a pool contains an address that can be assigned. Invalid entries of the
-// pool are ignored.
+// PoolHas reports whether a pool contains an address that can be assigned. Invalid entries of the pool are
+// ignored.
 func PoolHas(object *millracev1beta1.VIPPool, address netip.Addr) bool {
 	pool, _ := ParsePool(object)
 	return pool.Addresses.Contains(address)

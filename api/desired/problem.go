@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package desired converts API objects to typed values and problems, so that the operator and the
-// agents interpret them in the same way. It is pure.
+// Package desired converts API objects to typed values and problems, so that the operator and the agents
+// interpret them in the same way. It is pure.
 package desired
 
 import (
@@ -45,8 +45,7 @@ func (p *problems) invalid(field, format string, arguments ...any) {
 	p.add(millracev1beta1.ReasonInvalid, field, fmt.Sprintf(format, arguments...))
 }
 
-// selector parses a label selector. It returns labels.Everything for nil, and nil for an invalid
-// selector.
+// selector parses a label selector. It returns labels.Everything for nil, and nil for an invalid selector.
 func (p *problems) selector(field string, selector *metav1.LabelSelector) labels.Selector {
 	if selector == nil {
 		return labels.Everything()
@@ -72,8 +71,8 @@ func Older(a, b metav1.Object) bool {
 	return CompareAge(a, b) < 0
 }
 
-// CompareAge orders objects by creation time, then by namespace and name. In a conflict the first
-// one takes precedence.
+// CompareAge orders objects by creation time, then by namespace and name. In a conflict the first one takes
+// precedence.
 func CompareAge(a, b metav1.Object) int {
 	return cmp.Or(
 		a.GetCreationTimestamp().Time.Compare(b.GetCreationTimestamp().Time),

@@ -32,13 +32,13 @@ type RouteBackend struct {
 	Service types.NamespacedName
 	Port    uint16
 	Weight  uint32
-	// Refused is true for a backend that must not be used: its share of connections is rejected.
-	// Service and Port may be empty.
+	// Refused is true for a backend that must not be used: its share of connections is rejected. Service and
+	// Port may be empty.
 	Refused bool
 }
 
-// Flaw returns the reason why the port has no effect on its Service, or "". A nil service means
-// that it does not exist.
+// Flaw returns the reason why the port has no effect on its Service, or "". A nil service means that it does
+// not exist.
 func (p *RoutePort) Flaw(service *corev1.Service) string {
 	switch {
 	case service == nil:
@@ -51,8 +51,8 @@ func (p *RoutePort) Flaw(service *corev1.Service) string {
 	return ""
 }
 
-// Find returns the port of the backend's Service. If it returns nil, the backend's share of
-// connections is rejected for the reason flaw.
+// Find returns the port of the backend's Service. If it returns nil, the backend's share of connections is
+// rejected for the reason flaw.
 func (b *RouteBackend) Find(service *corev1.Service, from RouteKey) (port *corev1.ServicePort, flaw string) {
 	switch {
 	case service == nil:
@@ -85,8 +85,7 @@ func (p *RoutePort) Taken(older string) string {
 	return fmt.Sprintf("%s: port %d/%s of Service %s belongs to VIPRoute %s, which is older", p.Field, p.Port, p.Protocol, p.Service, older)
 }
 
-// ParseRoute parses a VIPRoute. Invalid ports are omitted, and invalid backends are returned as
-// refused.
+// ParseRoute parses a VIPRoute. Invalid ports are omitted, and invalid backends are returned as refused.
 func ParseRoute(object *millracev1beta1.VIPRoute) ([]RoutePort, []Problem) {
 	p := problems{object: Object{Kind: "VIPRoute", Namespace: object.Namespace, Name: object.Name}}
 	if object.Spec.ServiceName == "" {

@@ -17,8 +17,8 @@ import (
 type Class struct {
 	// Name is the value of Service.spec.loadBalancerClass; empty means millrace.io/lb.
 	Name string
-	// IsDefault is true for the default load balancer, which also serves Services without a load
-	// balancer class.
+	// IsDefault is true for the default load balancer, which also serves Services without a load balancer
+	// class.
 	IsDefault bool
 }
 
@@ -42,8 +42,8 @@ func (c Class) Serves(service *corev1.Service) bool {
 	return *class == cmp.Or(c.Name, millracev1beta1.Class)
 }
 
-// HasClassOfAddress reports whether a Service still has the load balancer class for which its
-// address was assigned.
+// HasClassOfAddress reports whether a Service still has the load balancer class for which its address was
+// assigned.
 func HasClassOfAddress(service *corev1.Service) bool {
 	class := service.Spec.LoadBalancerClass
 	return service.Spec.Type == corev1.ServiceTypeLoadBalancer && class != nil &&

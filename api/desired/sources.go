@@ -18,9 +18,8 @@ type Sources struct {
 	Admitted   *netipx.IPSet
 }
 
-// ParseSources parses Service.spec.loadBalancerSourceRanges, or if it is empty the older
-// annotation. An invalid prefix admits no client. As in Kubernetes, the host bits of a prefix are
-// ignored.
+// ParseSources parses Service.spec.loadBalancerSourceRanges, or if it is empty the older annotation. An
+// invalid prefix admits no client. As in Kubernetes, the host bits of a prefix are ignored.
 func ParseSources(service *corev1.Service) (Sources, []Problem) {
 	p := problems{object: Object{Kind: "Service", Namespace: service.Namespace, Name: service.Name}}
 	field, texts := "spec.loadBalancerSourceRanges", service.Spec.LoadBalancerSourceRanges

@@ -19,8 +19,8 @@ func ParseAddressOrName(text string) (netip.Addr, error) {
 	return ParseAddress(text)
 }
 
-// ParseVIP returns the address of a VIP. The name must be derived from the address, so that the API
-// server guarantees unique addresses.
+// ParseVIP returns the address of a VIP. The name must be derived from the address, so that the API server
+// guarantees unique addresses.
 func ParseVIP(object *millracev1beta1.VIP) (netip.Addr, []Problem) {
 	p := problems{object: Object{Kind: "VIP", Name: object.Name}}
 	address, err := ParseHost(object.Spec.Address)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package flowhash provides the constants of the hash that selects the row, node and endpoint of a
-// flow (bpf/src/hash.h). They are the same on all nodes. The package is pure.
+// Package flowhash provides the constants of the hash that selects the row, node and endpoint of a flow
+// (bpf/src/hash.h). They are the same on all nodes. The package is pure.
 package flowhash
 
 import (
@@ -15,8 +15,8 @@ import (
 
 const SeedSize = 32
 
-// Seed is the secret from which the constants are derived. With it, an attacker could choose flows
-// that share a row. The zero value selects the public constants. It is never printed: see Format.
+// Seed is the secret from which the constants are derived. With it, an attacker could choose flows that share
+// a row. The zero value selects the public constants. It is never printed: see Format.
 type Seed [SeedSize]byte
 
 // NewSeed returns a random seed.
@@ -31,16 +31,16 @@ func NewSeed() Seed {
 type Constants struct {
 	// Client and VIP multiply the words of the addresses; an IPv4 address is the last word.
 	Client, VIP [4]uint64
-	// Ports multiplies the two ports, with the client's port in the lower half; Protocol multiplies
-	// the IP protocol.
+	// Ports multiplies the two ports, with the client's port in the lower half; Protocol multiplies the IP
+	// protocol.
 	Ports, Protocol uint64
 	// Frontend multiplies port and protocol in the hash of an IPv6 frontend.
 	Frontend uint64
 	Addend   uint64
 }
 
-// Public returns the public constants: the first bits of the square roots of primes, as in FIPS
-// 180-4, section 5.3.
+// Public returns the public constants: the first bits of the square roots of primes, as in FIPS 180-4,
+// section 5.3.
 func Public() Constants {
 	return Constants{
 		Client:   [4]uint64{0x6a09e667f3bcc908, 0xbb67ae8584caa73b, 0x3c6ef372fe94f82b, 0xa54ff53a5f1d36f1},
@@ -57,9 +57,9 @@ const (
 	useName      = "millrace flow hash name 1"
 )
 
-// Constants derives the constants by HKDF-SHA256 (RFC 5869). All multipliers are secret, because
-// with a secret addend alone, flows with equal sums would remain equal. Multipliers are odd, so
-// that no bit of a word is lost.
+// Constants derives the constants by HKDF-SHA256 (RFC 5869). All multipliers are secret, because with a
+// secret addend alone, flows with equal sums would remain equal. Multipliers are odd, so that no bit of a
+// word is lost.
 func (s Seed) Constants() Constants {
 	if s == (Seed{}) {
 		return Public()

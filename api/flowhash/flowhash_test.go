@@ -27,8 +27,8 @@ func roots() (roots [11]uint64) {
 	return roots
 }
 
-// TestConstants checks that all versions derive the same constants. The constants of the seeded row
-// were computed by another program.
+// TestConstants checks that all versions derive the same constants. The constants of the seeded row were
+// computed by another program.
 func TestConstants(t *testing.T) {
 	r := roots()
 	for _, test := range []struct {

@@ -16,11 +16,11 @@ import (
 
 const trafficVersion = 1
 
-// The encoding of a Traffic is: version, node, cursor, seconds, reasons, drops, uplinks, frontends.
-// Numbers are uvarints. Strings and lists are prefixed with their length. Drops are pairs of an
-// index into reasons and a count. A frontend's Service is encoded as the length of the prefix that
-// it shares with the previous Service, followed by the rest. With 500 frontends, the encoding takes
-// ten kilobytes, and decoding a hundredth of the time of JSON.
+// The encoding of a Traffic is: version, node, cursor, seconds, reasons, drops, uplinks, frontends. Numbers
+// are uvarints. Strings and lists are prefixed with their length. Drops are pairs of an index into reasons
+// and a count. A frontend's Service is encoded as the length of the prefix that it shares with the previous
+// Service, followed by the rest. With 500 frontends, the encoding takes ten kilobytes, and decoding a
+// hundredth of the time of JSON.
 
 // AppendBinary implements encoding.BinaryAppender. It returns no error.
 func (t *Traffic) AppendBinary(body []byte) ([]byte, error) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package live defines the protocol between agents and the aggregated API (cmd/liveapi). It runs
-// over HTTPS. Counters and announcements are sent as changes since the last response, flows and
-// drops on request. Bodies are JSON, except for Traffic. Both sides authenticate with certificates
-// of a CA that is used for nothing else. Fields may be added, but are never renamed or given
-// another meaning; a Traffic starts with its version.
+// Package live defines the protocol between agents and the aggregated API (cmd/liveapi). It runs over HTTPS.
+// Counters and announcements are sent as changes since the last response, flows and drops on request. Bodies
+// are JSON, except for Traffic. Both sides authenticate with certificates of a CA that is used for nothing
+// else. Fields may be added, but are never renamed or given another meaning; a Traffic starts with its
+// version.
 package live
 
 import (
@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/api/console"
 )
 
-// DNS names in the certificates. All agents share one certificate, so clients verify its name
-// instead of an address.
+// DNS names in the certificates. All agents share one certificate, so clients verify its name instead of an
+// address.
 const (
 	// AgentName is the DNS name of an agent's certificate (extended key usage serverAuth).
 	AgentName = "agent.live.millrace.io"
@@ -30,11 +30,9 @@ const Port = 7482
 
 // Paths for GET requests. An error has a status of at least 400 and a body of one line.
 const (
-	// PathTraffic returns a Traffic. With parameter since, a Traffic.Cursor, it waits for the next
-	// sample.
+	// PathTraffic returns a Traffic. With parameter since, a Traffic.Cursor, it waits for the next sample.
 	PathTraffic = "/v1/traffic"
-	// PathState returns a State. With parameter since, a State.Cursor, it waits for changes, up to
-	// WaitLimit.
+	// PathState returns a State. With parameter since, a State.Cursor, it waits for changes, up to WaitLimit.
 	PathState = "/v1/state"
 	PathFlows = "/v1/flows"
 	PathDrops = "/v1/drops"
@@ -52,8 +50,7 @@ const (
 )
 
 const (
-	// SampleInterval is the interval at which an agent reads its counters while it receives
-	// requests.
+	// SampleInterval is the interval at which an agent reads its counters while it receives requests.
 	SampleInterval = 5 * time.Second
 	// WaitLimit is the maximum time that a request waits for a change.
 	WaitLimit = 30 * time.Second
@@ -61,19 +58,17 @@ const (
 	MaxLimit = 1000
 )
 
-// Traffic represents a node's counts between two samples. It is encoded by AppendBinary, not as
-// JSON.
+// Traffic represents a node's counts between two samples. It is encoded by AppendBinary, not as JSON.
 type Traffic struct {
 	Node string
 	// Cursor identifies the later sample. It is the parameter since of the next request.
 	Cursor string
-	// Seconds is the time between the samples. It is 0 if the earlier sample is unknown; all counts
-	// are then zero.
+	// Seconds is the time between the samples. It is 0 if the earlier sample is unknown; all counts are then
+	// zero.
 	Seconds float64
 	// Frontends are the frontends with counts, sorted by Service and name.
 	Frontends []FrontendTraffic
-	// Drops counts packets that were not forwarded, by reason, including those that belong to no
-	// frontend.
+	// Drops counts packets that were not forwarded, by reason, including those that belong to no frontend.
 	Drops map[string]uint64
 	// Uplinks are the uplinks whose drivers rejected frames.
 	Uplinks []console.Uplink
@@ -82,8 +77,8 @@ type Traffic struct {
 // FrontendTraffic represents the counts of a frontend on one node.
 type FrontendTraffic struct {
 	console.FrontendName
-	// Packets and Bytes count the packets that the node received from routers; Bytes is the size of
-	// the IP packets.
+	// Packets and Bytes count the packets that the node received from routers; Bytes is the size of the IP
+	// packets.
 	Packets, Bytes uint64
 	Connections    uint64
 	Drops          map[string]uint64
@@ -92,8 +87,8 @@ type FrontendTraffic struct {
 // chunk is the maximum size of a single write in bytes.
 const chunk = 4 << 10
 
-// WriteBody writes a body in small chunks, each an HTTP/2 frame and a TLS record. A client of a
-// thousand agents needs memory for the largest chunk of each.
+// WriteBody writes a body in small chunks, each an HTTP/2 frame and a TLS record. A client of a thousand
+// agents needs memory for the largest chunk of each.
 func WriteBody(w io.Writer, body []byte) error {
 	for piece := range slices.Chunk(body, chunk) {
 		if _, err := w.Write(piece); err != nil {
@@ -109,8 +104,8 @@ type State struct {
 	Cursor string `json:"cursor"`
 	// Whole is true if the state replaces the previous one; otherwise it has changes since the cursor.
 	Whole bool `json:"whole,omitempty"`
-	// Sessions are all BGP sessions, sorted by peer. It is absent if no session changed, or if a
-	// complete state has no session.
+	// Sessions are all BGP sessions, sorted by peer. It is absent if no session changed, or if a complete
+	// state has no session.
 	Sessions []console.BGPPeer `json:"sessions,omitempty"`
 	// VIPs are the VIPs whose decisions changed, or all VIPs of the node in a complete state.
 	VIPs []console.VIPGroup `json:"vips,omitempty"`

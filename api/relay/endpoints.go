@@ -11,8 +11,8 @@ import (
 
 var errRuns = errors.New("the change does not apply to the EndpointSlice")
 
-// Diff returns the runs that compose after from before and new endpoints, and the indexes of the
-// new endpoints in after. Equal texts must mean equal endpoints.
+// Diff returns the runs that compose after from before and new endpoints, and the indexes of the new
+// endpoints in after. Equal texts must mean equal endpoints.
 func Diff(before, after []string) (runs []Run, added []int) {
 	places := make(map[string]int, len(before))
 	for i, endpoint := range before {

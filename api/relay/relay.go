@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package relay defines the protocol between agents and a relay of EndpointSlices. A relay watches
-// the API server once and sends only changed endpoints to thousands of agents. A response is a
-// stream of events like a watch of the API server. Its resource versions are those of the API
-// server, so that an agent can continue with another relay or with the API server.
+// Package relay defines the protocol between agents and a relay of EndpointSlices. A relay watches the API
+// server once and sends only changed endpoints to thousands of agents. A response is a stream of events like
+// a watch of the API server. Its resource versions are those of the API server, so that an agent can continue
+// with another relay or with the API server.
 package relay
 
 import (
@@ -20,12 +20,11 @@ import (
 // PathEndpointSlices is the path of agents' requests, with the parameters of a Request.
 const PathEndpointSlices = "/relay/v1alpha1/endpointslices"
 
-// Audience is the audience of the tokens that agents send to relays. The API server does not accept
-// it.
+// Audience is the audience of the tokens that agents send to relays. The API server does not accept it.
 const Audience = "millrace-relay"
 
-// format identifies the encoding of events and the fields that Slim keeps; increase it when either
-// changes. A relay rejects requests with another format.
+// format identifies the encoding of events and the fields that Slim keeps; increase it when either changes. A
+// relay rejects requests with another format.
 const format = "1"
 
 const (
@@ -67,8 +66,8 @@ func ParseRequest(values url.Values) (r Request, err error) {
 	return r, nil
 }
 
-// ParseVersion parses a resource version, an increasing number (Kubernetes API concepts). An empty
-// version is zero.
+// ParseVersion parses a resource version, an increasing number (Kubernetes API concepts). An empty version is
+// zero.
 func ParseVersion(version string) (uint64, error) {
 	if version == "" {
 		return 0, nil
@@ -105,23 +104,22 @@ type Event struct {
 	Runs []Run
 }
 
-// Run is a sequence of Count endpoints: the next new endpoints of the Change, or those of the
-// previous slice starting at From.
+// Run is a sequence of Count endpoints: the next new endpoints of the Change, or those of the previous slice
+// starting at From.
 type Run struct {
 	New   bool
 	From  int
 	Count int
 }
 
-// BookmarkEvery is the interval of bookmarks. Agents detect a relay that hangs by missing
-// bookmarks.
+// BookmarkEvery is the interval of bookmarks. Agents detect a relay that hangs by missing bookmarks.
 const BookmarkEvery = 2 * time.Second
 
 // HeaderBookmarkEvery is the response header with the interval of bookmarks in seconds.
 const HeaderBookmarkEvery = "Millrace-Bookmark-Seconds"
 
-// EventTimeout returns the time after which an agent stops waiting for an event: three bookmark
-// intervals. Relays without the header send a bookmark every ten seconds.
+// EventTimeout returns the time after which an agent stops waiting for an event: three bookmark intervals.
+// Relays without the header send a bookmark every ten seconds.
 func EventTimeout(header http.Header) time.Duration {
 	const bookmarks, before = 3, 10 * time.Second
 	seconds, err := strconv.ParseUint(header.Get(HeaderBookmarkEvery), 10, 16)

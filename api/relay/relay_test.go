@@ -27,8 +27,8 @@ func endpoints(addresses ...string) []discoveryv1.Endpoint {
 	return all
 }
 
-// TestApplyReversesDiff checks that Apply restores the endpoints that were passed to Diff in their
-// order, even with duplicates.
+// TestApplyReversesDiff checks that Apply restores the endpoints that were passed to Diff in their order,
+// even with duplicates.
 func TestApplyReversesDiff(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.StringMatching("[a-h]"), 0, 12)
@@ -119,8 +119,7 @@ func TestEventsAreRead(t *testing.T) {
 	}
 }
 
-// FuzzDecode checks that no stream makes an agent panic, or allocate more memory than the size of
-// the stream.
+// FuzzDecode checks that no stream makes an agent panic, or allocate more memory than the size of the stream.
 func FuzzDecode(f *testing.F) {
 	stream, err := Encode(nil, &Event{Type: Change, Slice: &discoveryv1.EndpointSlice{Endpoints: endpoints("a", "b")}, Runs: []Run{{New: true, Count: 2}}})
 	if err != nil {

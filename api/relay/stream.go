@@ -15,8 +15,7 @@ import (
 )
 
 const (
-	// maxEvent limits the size of an event in bytes. The largest slices have 1,000 endpoints and
-	// 100 KiB.
+	// maxEvent limits the size of an event in bytes. The largest slices have 1,000 endpoints and 100 KiB.
 	maxEvent     = 4 << 20
 	maxEndpoints = 1 << 16
 )

@@ -16,8 +16,8 @@ import (
 // selfSignedLife is the lifetime of self-signed certificates. It exceeds the uptime of any process.
 const selfSignedLife = 10 * 365 * 24 * time.Hour
 
-// SelfSigned returns a new self-signed certificate for a DNS name. It protects credentials from
-// passive eavesdropping, but does not authenticate the server.
+// SelfSigned returns a new self-signed certificate for a DNS name. It protects credentials from passive
+// eavesdropping, but does not authenticate the server.
 func SelfSigned(name string) (tls.Certificate, error) {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

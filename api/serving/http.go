@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package serving provides listeners and HTTP servers with bounds on connections, headers, bodies
-// and time, so that clients without credentials cannot exhaust the memory of a program.
+// Package serving provides listeners and HTTP servers with bounds on connections, headers, bodies and time,
+// so that clients without credentials cannot exhaust the memory of a program.
 package serving
 
 import (
@@ -19,8 +19,8 @@ const MaxHeaderBytes = 16 << 10
 // Local returns the limits of a port for probes and metrics, which have few clients.
 func Local() Limits { return Limits{Connections: 64, PerSource: 16} }
 
-// NewHTTP returns an HTTP/1.1 server with timeouts that include the TLS handshake. HTTP/2 is
-// disabled, because one connection could carry many requests.
+// NewHTTP returns an HTTP/1.1 server with timeouts that include the TLS handshake. HTTP/2 is disabled,
+// because one connection could carry many requests.
 func NewHTTP(handler http.Handler) *http.Server {
 	protocols := &http.Protocols{}
 	protocols.SetHTTP1(true)
@@ -39,13 +39,12 @@ func NewHTTP(handler http.Handler) *http.Server {
 type Requests struct {
 	BodyBytes int64
 	InFlight  int64
-	// PerSource is the maximum number of concurrent requests of one source: an IPv4 address or an
-	// IPv6 /64.
+	// PerSource is the maximum number of concurrent requests of one source: an IPv4 address or an IPv6 /64.
 	PerSource int64
 }
 
-// LimitRequests wraps a handler. Requests beyond the limits wait before their bodies are read, and
-// reads of a body beyond BodyBytes fail.
+// LimitRequests wraps a handler. Requests beyond the limits wait before their bodies are read, and reads of a
+// body beyond BodyBytes fail.
 func LimitRequests(handler http.Handler, limits Requests) http.Handler {
 	all := semaphore.NewWeighted(limits.InFlight)
 	sources := &semaphores{size: limits.PerSource, of: map[netip.Prefix]*shared{}}

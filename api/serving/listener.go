@@ -10,21 +10,21 @@ import (
 	"sync"
 )
 
-// sourceBits is the prefix length of an IPv6 source, because a host can use any address of a /64
-// (RFC 4291, section 2.5.4).
+// sourceBits is the prefix length of an IPv6 source, because a host can use any address of a /64 (RFC 4291,
+// section 2.5.4).
 const sourceBits = 64
 
 // Limits limits the open connections of a listener.
 type Limits struct {
 	Connections int
-	// PerSource is the maximum number of connections of one source, an IPv4 address or an IPv6 /64;
-	// 0 means no limit.
+	// PerSource is the maximum number of connections of one source, an IPv4 address or an IPv6 /64; 0 means
+	// no limit.
 	PerSource int
 }
 
-// Listener is a TCP listener that limits its open connections, in total and per source. At the
-// limit, a new connection evicts the oldest connection of the source with the most connections, so
-// that a source with many connections cannot exclude or disconnect one with few.
+// Listener is a TCP listener that limits its open connections, in total and per source. At the limit, a new
+// connection evicts the oldest connection of the source with the most connections, so that a source with many
+// connections cannot exclude or disconnect one with few.
 type Listener struct {
 	net.Listener
 	limits Limits
@@ -68,8 +68,8 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit adds a connection unless its source has reached its limit. It returns the connection to
-// evict, or nil.
+// admit adds a connection unless its source has reached its limit. It returns the connection to evict, or
+// nil.
 func (l *Listener) admit(accepted *connection) (evicted *connection, admitted bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,8 +97,7 @@ func (l *Listener) remove(conn *connection) {
 	l.open = slices.DeleteFunc(l.open, func(each *connection) bool { return each == conn })
 }
 
-// sourceOf returns the source of a remote address, or the zero Prefix if it is not an IP address
-// and port.
+// sourceOf returns the source of a remote address, or the zero Prefix if it is not an IP address and port.
 func sourceOf(remote net.Addr) netip.Prefix {
 	parsed, err := netip.ParseAddrPort(remote.String())
 	if err != nil {

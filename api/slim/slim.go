@@ -5,8 +5,8 @@ package slim
 
 import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
-// Meta returns the part of the metadata that identifies a cluster-scoped object and that is needed
-// to write its status.
+// Meta returns the part of the metadata that identifies a cluster-scoped object and that is needed to write
+// its status.
 func Meta(object *metav1.ObjectMeta) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Name:              object.Name,

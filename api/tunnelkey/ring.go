@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// MaxAccepted is the maximum number of accepted keys: two during a rotation, and one more if the
-// Secret was lost meanwhile.
+// MaxAccepted is the maximum number of accepted keys: two during a rotation, and one more if the Secret was
+// lost meanwhile.
 const MaxAccepted = 3
 
 // Ring is the state of a node's keys, identified by their generations.
@@ -20,8 +20,7 @@ type Ring struct {
 	Required bool
 }
 
-// Takes reports whether a node accepts a packet that was sent with a generation; 0 is a packet
-// without a tag.
+// Takes reports whether a node accepts a packet that was sent with a generation; 0 is a packet without a tag.
 func (r Ring) Takes(generation uint32) bool {
 	return !r.Required || slices.Contains(r.Accepted, generation)
 }
@@ -30,9 +29,9 @@ func (r Ring) Equal(other Ring) bool {
 	return r.Sending == other.Sending && r.Required == other.Required && slices.Equal(r.Accepted, other.Accepted)
 }
 
-// Adopt returns the next Ring of a node from its current one, which is zero after a boot, and the
-// State in the Secret. Unless the phase is Steady, the node keeps its keys, so that no packet is
-// dropped if the Secret was lost meanwhile.
+// Adopt returns the next Ring of a node from its current one, which is zero after a boot, and the State in
+// the Secret. Unless the phase is Steady, the node keeps its keys, so that no packet is dropped if the Secret
+// was lost meanwhile.
 func Adopt(has Ring, state *State) Ring {
 	ring := Ring{Sending: state.Sending, Required: state.Required}
 	for _, key := range state.Accepted {

@@ -43,8 +43,7 @@ func (s *State) Data() map[string][]byte {
 	return data
 }
 
-// Parse decodes the data of a Secret. It ignores unknown entries, and its errors do not contain
-// secrets.
+// Parse decodes the data of a Secret. It ignores unknown entries, and its errors do not contain secrets.
 func Parse(data map[string][]byte) (*State, error) {
 	state := &State{Phase: Phase(data[entryPhase])}
 	var errs []error

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tunnelkey defines the Secret with the keys that authenticate packets between nodes, and
-// the rules by which agents apply it. It is pure.
+// Package tunnelkey defines the Secret with the keys that authenticate packets between nodes, and the rules
+// by which agents apply it. It is pure.
 package tunnelkey
 
 import (
@@ -81,19 +81,18 @@ const (
 // State is the content of the Secret.
 type State struct {
 	Phase Phase
-	// Accepted are one or two keys, the newest last. Until the phase is Steady, nodes accept their
-	// previous keys, too.
+	// Accepted are one or two keys, the newest last. Until the phase is Steady, nodes accept their previous
+	// keys, too.
 	Accepted []Key
-	// Sending is the generation of the key used for sending; 0 means that nodes continue with their
-	// current one.
+	// Sending is the generation of the key used for sending; 0 means that nodes continue with their current
+	// one.
 	Sending uint32
-	// Required makes nodes drop packets without a valid tag. Once it is set on a node, it remains
-	// set there until the phase is Steady.
+	// Required makes nodes drop packets without a valid tag. Once it is set on a node, it remains set there
+	// until the phase is Steady.
 	Required bool
 	// Seed is the seed of the flow hash, or zero. It does not change with the keys.
 	Seed flowhash.Seed
-	// Since is the start of the phase and Made the creation time of the newest key, both in whole
-	// seconds.
+	// Since is the start of the phase and Made the creation time of the newest key, both in whole seconds.
 	Since, Made time.Time
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command gateway compiles Ingresses and Gateway API objects into configurations for proxies, and
-// deploys the proxies.
+// Command gateway compiles Ingresses and Gateway API objects into configurations for proxies, and deploys the
+// proxies.
 package main
 
 import (

@@ -17,8 +17,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent"
 )
 
-// consoleCommands returns the commands that `millrace` runs on every node. They print JSON
-// (api/console).
+// consoleCommands returns the commands that `millrace` runs on every node. They print JSON (api/console).
 func consoleCommands(config *lbagent.Config, stdin io.Reader) []*cobra.Command {
 	commands := []*cobra.Command{
 		dropsCommand(config), topCommand(config), traceCommand(config), vipsCommand(config), bgpCommand(config), duplicatesCommand(config),

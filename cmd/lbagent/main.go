@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command lbagent is the agent that runs on each node: it announces VIPs and forwards their
-// packets.
+// Command lbagent is the agent that runs on each node: it announces VIPs and forwards their packets.
 package main
 
 import (

@@ -25,8 +25,8 @@ import (
 // checkInterval is the interval between attempts of the check.
 const checkInterval = 2 * time.Second
 
-// runCheck runs the test of the Helm chart: it waits until a session is established and the address
-// of a Service is announced.
+// runCheck runs the test of the Helm chart: it waits until a session is established and the address of a
+// Service is announced.
 func runCheck(ctx context.Context, arguments []string, stdout, stderr io.Writer) error {
 	flags := program.Flags("operator check", stderr)
 	timeout := flags.Duration("timeout", 2*time.Minute, "time limit")
@@ -59,8 +59,8 @@ func runCheck(ctx context.Context, arguments []string, stdout, stderr io.Writer)
 	return err
 }
 
-// check returns a message that names an established session and an announced Service, or an error.
-// Without LBPeers, VIPs can only be announced on layer 2, so no session is required.
+// check returns a message that names an established session and an announced Service, or an error. Without
+// LBPeers, VIPs can only be announced on layer 2, so no session is required.
 func check(ctx context.Context, reader client.Reader) (string, error) {
 	peers, services := &millracev1beta1.LBPeerList{}, &corev1.ServiceList{}
 	if err := reader.List(ctx, peers); err != nil {

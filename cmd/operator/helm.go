@@ -15,8 +15,7 @@ import (
 const (
 	// helmUninstalling is the status of a release when Helm runs the pre-delete hooks.
 	helmUninstalling = "uninstalling"
-	// helmReleaseAnnotation is an annotation that Helm sets on each object that it installs, except
-	// hooks.
+	// helmReleaseAnnotation is an annotation that Helm sets on each object that it installs, except hooks.
 	helmReleaseAnnotation = "meta.helm.sh/release-name"
 )
 
@@ -46,8 +45,8 @@ type helmRecord struct {
 	status string
 }
 
-// verdict reports whether Helm is uninstalling the release, and otherwise why the hook does
-// nothing. A missing record (nil) is an error if Helm installed the workloads.
+// verdict reports whether Helm is uninstalling the release, and otherwise why the hook does nothing. A
+// missing record (nil) is an error if Helm installed the workloads.
 func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, string, error) {
 	switch {
 	case record == nil && installedByHelm:
@@ -67,8 +66,8 @@ func (r *helmRelease) verdict(record *helmRecord, installedByHelm bool) (bool, s
 	return true, "", nil
 }
 
-// newest returns the newest record of the release from Secrets, or else from ConfigMaps. It returns
-// nil if there is none.
+// newest returns the newest record of the release from Secrets, or else from ConfigMaps. It returns nil if
+// there is none.
 func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (*helmRecord, error) {
 	secrets, configMaps := client.CoreV1().Secrets(r.namespace), client.CoreV1().ConfigMaps(r.namespace)
 	for _, kind := range []func(string) (metav1.Object, error){
@@ -90,8 +89,8 @@ func (r *helmRelease) newest(ctx context.Context, client kubernetes.Interface) (
 	return nil, nil
 }
 
-// isUninstalling reports whether the release of the hook is being uninstalled, and prints the
-// reason if not. It returns true if an administrator runs the program without a release.
+// isUninstalling reports whether the release of the hook is being uninstalled, and prints the reason if not.
+// It returns true if an administrator runs the program without a release.
 func (u uninstallation) isUninstalling(ctx context.Context) (bool, error) {
 	if u.helm == nil {
 		return true, nil

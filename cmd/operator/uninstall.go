@@ -29,14 +29,14 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation on the operator's Deployment confirms that uninstalling removes the addresses of
-	// Services. It is not a chart value, because a release whose uninstallation failed cannot be
-	// upgraded. If the Deployment is already deleted, the annotation of the agents' DaemonSet
-	// counts, to which a confirmed attempt copies it.
+	// annotation on the operator's Deployment confirms that uninstalling removes the addresses of Services.
+	// It is not a chart value, because a release whose uninstallation failed cannot be upgraded. If the
+	// Deployment is already deleted, the annotation of the agents' DaemonSet counts, to which a confirmed
+	// attempt copies it.
 	annotation = "millrace.io/release-services"
-	// holdLabel is required by the node selector of DaemonSet millrace-cleanup and not set on any
-	// node, so that the DaemonSet has no pods. A hook removes the selector while Helm uninstalls
-	// the release. Never label a Node with it.
+	// holdLabel is required by the node selector of DaemonSet millrace-cleanup and not set on any node, so
+	// that the DaemonSet has no pods. A hook removes the selector while Helm uninstalls the release. Never
+	// label a Node with it.
 	holdLabel = "millrace.io/uninstalling"
 )
 
@@ -133,8 +133,8 @@ func (u uninstallation) checkConfirmed(ctx context.Context, services []corev1.Se
 	return u.record(ctx)
 }
 
-// checkConfirmedWithoutOperator returns an error unless the removal of addresses was confirmed
-// before the operator was deleted. have describes the Services with addresses.
+// checkConfirmedWithoutOperator returns an error unless the removal of addresses was confirmed before the
+// operator was deleted. have describes the Services with addresses.
 func (u uninstallation) checkConfirmedWithoutOperator(ctx context.Context, have string) error {
 	set, err := u.client.AppsV1().DaemonSets(u.namespace).Get(ctx, agents, metav1.GetOptions{})
 	switch {
@@ -151,8 +151,8 @@ func (u uninstallation) checkConfirmedWithoutOperator(ctx context.Context, have 
 	return nil
 }
 
-// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is
-// deleted first.
+// record copies the confirmation to the agents' DaemonSet, because the operator's Deployment is deleted
+// first.
 func (u uninstallation) record(ctx context.Context) error {
 	patch := fmt.Sprintf(`{"metadata": {"annotations": {%q: "true"}}}`, annotation)
 	_, err := u.client.AppsV1().DaemonSets(u.namespace).Patch(ctx, agents, types.MergePatchType, []byte(patch), metav1.PatchOptions{})
@@ -184,8 +184,8 @@ func names(services []corev1.Service) string {
 	return strings.Join(list, ", ")
 }
 
-// releaseService removes the addresses and finalizers of a Service, so that it can be deleted
-// without an operator.
+// releaseService removes the addresses and finalizers of a Service, so that it can be deleted without an
+// operator.
 func (u uninstallation) releaseService(ctx context.Context, service *corev1.Service) error {
 	services := u.client.CoreV1().Services(service.Namespace)
 	err := retry.RetryOnConflict(retry.DefaultRetry, func() error {
@@ -275,8 +275,8 @@ func (u uninstallation) pods(ctx context.Context, component string) ([]corev1.Po
 	return list.Items, nil
 }
 
-// poll calls check every second until it succeeds. Errors are returned only after the timeout,
-// because the API server may be unavailable briefly.
+// poll calls check every second until it succeeds. Errors are returned only after the timeout, because the
+// API server may be unavailable briefly.
 func (u uninstallation) poll(ctx context.Context, check func(context.Context) (bool, error)) error {
 	var last error
 	err := wait.PollUntilContextCancel(ctx, time.Second, true, func(ctx context.Context) (bool, error) {

@@ -100,8 +100,8 @@ func TestUninstall(t *testing.T) {
 	}
 }
 
-// TestUninstallReleases checks that the operator's Services can be deleted afterwards, and that
-// other Services are not modified.
+// TestUninstallReleases checks that the operator's Services can be deleted afterwards, and that other
+// Services are not modified.
 func TestUninstallReleases(t *testing.T) {
 	u, _ := uninstalls(t, true,
 		service("web", "example.com/own", millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer),
@@ -130,8 +130,8 @@ func TestUninstallReleases(t *testing.T) {
 	}
 }
 
-// TestUninstallResumes checks that an attempt continues a previous one that already deleted the
-// operator with its annotation.
+// TestUninstallResumes checks that an attempt continues a previous one that already deleted the operator with
+// its annotation.
 func TestUninstallResumes(t *testing.T) {
 	u, out := uninstalls(t, true, service("early", millracev1beta1.Finalizer), service("late", millracev1beta1.Finalizer))
 	client := u.client.(*fake.Clientset)

@@ -34,8 +34,8 @@ const (
 // Update is the difference between two versions of a proxy's configuration.
 type Update struct {
 	Version string
-	// Whole is true if Changed is the complete configuration. Otherwise Removed lists the names of
-	// removed resources.
+	// Whole is true if Changed is the complete configuration. Otherwise Removed lists the names of removed
+	// resources.
 	Whole   bool
 	Changed []*resource.Resource
 	Removed []string
@@ -45,24 +45,23 @@ type Update struct {
 type Client struct {
 	Address   string
 	Transport credentials.TransportCredentials
-	// Token returns the token for a stream. It is called for each stream, because projected tokens
-	// are rotated.
+	// Token returns the token for a stream. It is called for each stream, because projected tokens are
+	// rotated.
 	Token func() (string, error)
 	// Store persists the last applied version; nil disables persistence.
 	Store *Store
 	Apply func(Update)
-	// Refused returns the errors of the resources that the proxy rejected in the applied version,
-	// sorted. It may be nil.
+	// Refused returns the errors of the resources that the proxy rejected in the applied version, sorted. It
+	// may be nil.
 	Refused func() []string
 	Log     *slog.Logger
 
 	received map[string]received
 	version  string
-	// pending contains the names of resources that changed since the last applied version; nil
-	// before the first version.
+	// pending contains the names of resources that changed since the last applied version; nil before the
+	// first version.
 	pending map[string]bool
-	// unread contains the errors of resources that cannot be parsed. Their previous versions are
-	// retained.
+	// unread contains the errors of resources that cannot be parsed. Their previous versions are retained.
 	unread map[string]error
 }
 
@@ -71,8 +70,8 @@ type received struct {
 	resource *resource.Resource
 }
 
-// Run applies the stored configuration and follows the controller until the context ends. It
-// retries all errors.
+// Run applies the stored configuration and follows the controller until the context ends. It retries all
+// errors.
 func (c *Client) Run(ctx context.Context) error {
 	c.received, c.unread = map[string]received{}, map[string]error{}
 	c.restore()
@@ -97,8 +96,8 @@ func (c *Client) Run(ctx context.Context) error {
 	return nil
 }
 
-// connect opens a new connection for each stream, so that the proxy can reach another replica after
-// a replica ended the stream.
+// connect opens a new connection for each stream, so that the proxy can reach another replica after a replica
+// ended the stream.
 func (c *Client) connect() (*grpc.ClientConn, error) {
 	connection, err := grpc.NewClient(c.Address,
 		grpc.WithTransportCredentials(c.Transport),
@@ -113,8 +112,8 @@ func (c *Client) connect() (*grpc.ClientConn, error) {
 	return connection, nil
 }
 
-// restore applies the stored configuration. If it does not exist or cannot be read, the proxy waits
-// for the controller.
+// restore applies the stored configuration. If it does not exist or cannot be read, the proxy waits for the
+// controller.
 func (c *Client) restore() {
 	if c.Store == nil {
 		return
@@ -138,8 +137,7 @@ func (c *Client) restore() {
 	}
 }
 
-// follow receives updates from one stream until it ends. answered is true if the controller sent a
-// response.
+// follow receives updates from one stream until it ends. answered is true if the controller sent a response.
 func (c *Client) follow(ctx context.Context) (answered bool, err error) {
 	connection, err := c.connect()
 	if err != nil {
@@ -206,8 +204,8 @@ func (c *Client) take(response *discovery.DeltaDiscoveryResponse) Update {
 	return update
 }
 
-// merge adds a response to the configuration. A resource that cannot be read is recorded in unread
-// and does not affect other resources.
+// merge adds a response to the configuration. A resource that cannot be read is recorded in unread and does
+// not affect other resources.
 func (c *Client) merge(response *discovery.DeltaDiscoveryResponse) {
 	changed := func(name string) {
 		delete(c.unread, name)
@@ -283,6 +281,5 @@ func (t tokenSource) GetRequestMetadata(context.Context, ...string) (map[string]
 	return map[string]string{"authorization": "Bearer " + token}, nil
 }
 
-// RequireTransportSecurity returns true, so that the token is never sent over a plaintext
-// connection.
+// RequireTransportSecurity returns true, so that the token is never sent over a plaintext connection.
 func (tokenSource) RequireTransportSecurity() bool { return true }

@@ -21,13 +21,13 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Store persists the last configuration of a proxy in a file. A proxy that restarts while the
-// controller is unreachable serves this configuration. The file contains private keys and should be
-// on a memory-backed volume.
+// Store persists the last configuration of a proxy in a file. A proxy that restarts while the controller is
+// unreachable serves this configuration. The file contains private keys and should be on a memory-backed
+// volume.
 //
-// The file is a journal of the complete configuration and subsequent changes, so that the cost of
-// saving a change is proportional to its size. The file is rewritten when the changes reach a
-// quarter of the size of the complete configuration.
+// The file is a journal of the complete configuration and subsequent changes, so that the cost of saving a
+// change is proportional to its size. The file is rewritten when the changes reach a quarter of the size of
+// the complete configuration.
 type Store struct {
 	Path string
 
@@ -41,13 +41,12 @@ const (
 	magic = "millrace-proxy-1\n"
 	// minChanges is the minimum size of the changes, in bytes, that causes a rewrite.
 	minChanges = 1 << 20
-	// maxRecord is the maximum size of an appended change in bytes. A larger change causes a
-	// rewrite.
+	// maxRecord is the maximum size of an appended change in bytes. A larger change causes a rewrite.
 	maxRecord = 64 << 20
 )
 
-// recordHeader is the size of a record header: length and CRC-32C checksum, four bytes each in
-// big-endian order.
+// recordHeader is the size of a record header: length and CRC-32C checksum, four bytes each in big-endian
+// order.
 const recordHeader = 8
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -55,8 +54,8 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 // errTorn is returned for an incomplete last record, which a crash can leave.
 var errTorn = errors.New("the last record is incomplete")
 
-// Load calls take for each saved message: first the complete configuration, then the changes. An
-// incomplete last record is ignored. A missing file is not an error.
+// Load calls take for each saved message: first the complete configuration, then the changes. An incomplete
+// last record is ignored. A missing file is not an error.
 func (s *Store) Load(take func(*discovery.DeltaDiscoveryResponse) error) error {
 	content, err := os.ReadFile(s.Path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -108,8 +107,8 @@ func cutRecord(content []byte) (record, rest []byte, err error) {
 	return record, rest, nil
 }
 
-// Save persists a change; all is the configuration that includes it. After an error the file may be
-// invalid, and the next call rewrites it.
+// Save persists a change; all is the configuration that includes it. After an error the file may be invalid,
+// and the next call rewrites it.
 func (s *Store) Save(change Update, all map[string]received) error {
 	if s.journal == nil || s.changes > max(minChanges, s.whole/4) {
 		return s.rewrite(change.Version, all)
@@ -166,8 +165,8 @@ func (s *Store) rewrite(version string, all map[string]received) error {
 	return nil
 }
 
-// writeAll writes a complete configuration with one record per resource, which avoids a second copy
-// in memory.
+// writeAll writes a complete configuration with one record per resource, which avoids a second copy in
+// memory.
 func writeAll(file io.Writer, version string, all map[string]received) (length int64, err error) {
 	buffered := bufio.NewWriter(file)
 	if _, err := buffered.WriteString(magic); err != nil {
@@ -193,8 +192,7 @@ func writeAll(file io.Writer, version string, all map[string]received) (length i
 	return length, buffered.Flush()
 }
 
-// writeRecord writes a message as a record, reusing the buffer. A failed write leaves an incomplete
-// record.
+// writeRecord writes a message as a record, reusing the buffer. A failed write leaves an incomplete record.
 func writeRecord(to io.Writer, buffer *[]byte, message *discovery.DeltaDiscoveryResponse) (int64, error) {
 	var header [recordHeader]byte
 	record, err := proto.MarshalOptions{}.MarshalAppend(append((*buffer)[:0], header[:]...), message)

@@ -40,8 +40,8 @@ func authority(name string, content []byte) *resource.Resource {
 	}}
 }
 
-// TestStoreRecoversFromTruncation checks the content after each change, and after a truncation
-// within the last record.
+// TestStoreRecoversFromTruncation checks the content after each change, and after a truncation within the
+// last record.
 func TestStoreRecoversFromTruncation(t *testing.T) {
 	directory := t.TempDir()
 	number := 0

@@ -11,8 +11,8 @@ import (
 // VersionKey is the metadata key of a stream with the proxy's current version.
 const VersionKey = "millrace-version"
 
-// NewVersion returns the version "ORDER-DIGEST": the highest resourceVersion seen, and a digest of
-// the content. Both are the same on all replicas, so that their versions can be compared.
+// NewVersion returns the version "ORDER-DIGEST": the highest resourceVersion seen, and a digest of the
+// content. Both are the same on all replicas, so that their versions can be compared.
 func NewVersion(order uint64, digest []byte) string {
 	return strconv.FormatUint(order, 10) + "-" + hex.EncodeToString(digest)
 }

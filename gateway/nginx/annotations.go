@@ -5,8 +5,8 @@ package nginx
 type annotation struct {
 	handling Handling
 	note     string
-	// read parses the value. It is nil if the function of another annotation parses the value, or
-	// if the value has no effect.
+	// read parses the value. It is nil if the function of another annotation parses the value, or if the
+	// value has no effect.
 	read func(*reader, string) error
 	// isStrict is true if an invalid value refuses the Ingress.
 	isStrict bool

@@ -15,22 +15,21 @@ import (
 
 // External configures external authorization: a request to a Service for each client request.
 type External struct {
-	// Service is empty if the Service is determined by the rules of the URL's host, or of the
-	// client request's host.
+	// Service is empty if the Service is determined by the rules of the URL's host, or of the client
+	// request's host.
 	Namespace, Service string
 	Port               int32
 	TLS                bool
-	// Host is the Host header of the authorization request; empty means the host of the client's
-	// request. Path includes the query.
+	// Host is the Host header of the authorization request; empty means the host of the client's request.
+	// Path includes the query.
 	Host, Path string
 	// Method is the method of the authorization request; empty means GET.
 	Method string
-	// ResponseHeaders are the headers of the authorization response that are copied to the client's
-	// request.
+	// ResponseHeaders are the headers of the authorization response that are copied to the client's request.
 	ResponseHeaders []string
 	// SignIn is the URL to which clients are redirected after a 401. Redirect is the value of
-	// X-Auth-Request-Redirect. Either may be empty, and may contain $scheme, $host, $request_uri
-	// and $escaped_request_uri.
+	// X-Auth-Request-Redirect. Either may be empty, and may contain $scheme, $host, $request_uri and
+	// $escaped_request_uri.
 	SignIn, Redirect string
 }
 
@@ -122,8 +121,8 @@ func parsePlainURL(text string) (*url.URL, error) {
 	return target, nil
 }
 
-// authMethod parses auth-method. Unknown methods are rejected, because an authorization server
-// might admit clients in response to them.
+// authMethod parses auth-method. Unknown methods are rejected, because an authorization server might admit
+// clients in response to them.
 func (r *reader) authMethod() (string, error) {
 	switch method := r.values["auth-method"]; method {
 	case "", "GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS":
@@ -133,8 +132,8 @@ func (r *reader) authMethod() (string, error) {
 	}
 }
 
-// messageHeaders are headers that would change the framing of a request to a backend if they were
-// copied to it.
+// messageHeaders are headers that would change the framing of a request to a backend if they were copied to
+// it.
 var messageHeaders = map[string]bool{
 	"connection": true, "content-length": true, "expect": true, "host": true, "http2-settings": true, "keep-alive": true,
 	"proxy-authenticate": true, "proxy-authorization": true, "proxy-connection": true, "te": true, "trailer": true,

@@ -17,13 +17,12 @@ type Handling int
 const (
 	// Supported annotations are implemented.
 	Supported Handling = iota
-	// Ignored annotations have no effect because they configure nothing that Millrace needs. They
-	// are not reported.
+	// Ignored annotations have no effect because they configure nothing that Millrace needs. They are not
+	// reported.
 	Ignored
 	// Unsupported annotations are reported; the Ingress is served without them.
 	Unsupported
-	// Refused annotations are not implemented and may restrict clients, so the Ingress is not
-	// served.
+	// Refused annotations are not implemented and may restrict clients, so the Ingress is not served.
 	Refused
 )
 
@@ -48,8 +47,8 @@ func Annotations() []Annotation {
 	return found
 }
 
-// lookup returns the handling of an annotation. An unknown annotation is refused if its name
-// contains a restricting word.
+// lookup returns the handling of an annotation. An unknown annotation is refused if its name contains a
+// restricting word.
 func lookup(name string) Annotation {
 	if found, is := annotations[name]; is {
 		return Annotation{Name: name, Handling: found.handling, Note: found.note}
@@ -66,8 +65,8 @@ var restrictingWords = map[string]bool{
 	"waf": true, "wafv2": true, "modsecurity": true, "owasp": true, "protect": true,
 }
 
-// Protects reports whether an annotation's name, without the prefix, contains a word that indicates
-// that the annotation restricts clients.
+// Protects reports whether an annotation's name, without the prefix, contains a word that indicates that the
+// annotation restricts clients.
 func Protects(name string) bool {
 	return slices.ContainsFunc(strings.FieldsFunc(name, func(r rune) bool { return r == '-' || r == '_' || r == '.' }),
 		func(word string) bool { return restrictingWords[word] })
@@ -91,8 +90,8 @@ type Problem struct {
 	Message string
 }
 
-// Read parses the annotations of an Ingress. Problems are sorted by name. If a problem refuses the
-// Ingress, the settings must not be used.
+// Read parses the annotations of an Ingress. Problems are sorted by name. If a problem refuses the Ingress,
+// the settings must not be used.
 func Read(raw map[string]string) (*Settings, []Problem) {
 	r := &reader{values: map[string]string{}, settings: &Settings{SSLRedirect: true}}
 	for name, value := range raw {

@@ -106,8 +106,7 @@ func TestRead(t *testing.T) {
 func TestReadProblems(t *testing.T) {
 	for _, test := range []struct {
 		given []string
-		// want contains annotation names: "!" marks a problem that refuses the Ingress, "?" an
-		// invalid value.
+		// want contains annotation names: "!" marks a problem that refuses the Ingress, "?" an invalid value.
 		want string
 	}{
 		{[]string{"ssl-redirect: maybe"}, "ssl-redirect?"},
@@ -179,8 +178,8 @@ func TestReadProblems(t *testing.T) {
 	}
 }
 
-// TestRestrictingAnnotationsAreKnown checks that each annotation with a restricting name is
-// supported or refused, or has a note.
+// TestRestrictingAnnotationsAreKnown checks that each annotation with a restricting name is supported or
+// refused, or has a note.
 func TestRestrictingAnnotationsAreKnown(t *testing.T) {
 	all := Annotations()
 	if !slices.IsSortedFunc(all, func(a, b Annotation) int { return strings.Compare(a.Name, b.Name) }) || len(all) < 100 {

@@ -85,8 +85,8 @@ func (r *reader) redirectCode(name string, otherwise uint32) uint32 {
 	}
 }
 
-// redirect parses a redirect. The only supported variables are those that preserve parts of the
-// request's URL.
+// redirect parses a redirect. The only supported variables are those that preserve parts of the request's
+// URL.
 func (r *reader) redirect(text string, status uint32) error {
 	to := &Redirect{Status: status}
 	site, keeps := strings.CutSuffix(text, "$request_uri")
@@ -232,8 +232,8 @@ func (r *reader) customHeaders(text string) error {
 
 func (r *reader) readTimeout(text string) error {
 	seconds, err := parseNumber(strings.TrimSuffix(text, "s"), 0, 1<<31)
-	// Shorter timeouts than the default of responseTimeout affect only the time until a slow
-	// backend gets a 504.
+	// Shorter timeouts than the default of responseTimeout affect only the time until a slow backend gets a
+	// 504.
 	if err != nil || seconds > 60 {
 		r.reportUnsupported("it is not supported: the class's responseTimeout limits the wait for a response, 60s by default")
 	}

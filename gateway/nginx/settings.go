@@ -15,8 +15,7 @@ type Settings struct {
 	AppRoot string
 	// Redirect redirects all requests; nil means no redirect.
 	Redirect *Redirect
-	// FromToWWW redirects the other form of the host name, with "www." added or removed, to the
-	// host.
+	// FromToWWW redirects the other form of the host name, with "www." added or removed, to the host.
 	FromToWWW bool
 	// RewriteTarget replaces the request path; $1 to $9 refer to groups of the rule's path.
 	RewriteTarget string
@@ -43,11 +42,9 @@ type Settings struct {
 	// CustomHeaders is the ConfigMap with response headers: "name" or "namespace/name".
 	CustomHeaders string
 
-	// Allow and Deny are prefixes of client addresses. If Allow is not empty, all other clients are
-	// rejected.
+	// Allow and Deny are prefixes of client addresses. If Allow is not empty, all other clients are rejected.
 	Allow, Deny []netip.Prefix
-	// SatisfyAny admits clients in Allow without Auth and External. Other clients must satisfy
-	// both.
+	// SatisfyAny admits clients in Allow without Auth and External. Other clients must satisfy both.
 	SatisfyAny bool
 	Auth       *Auth
 	External   *External
@@ -69,8 +66,8 @@ const (
 
 // Redirect is a redirect for all requests.
 type Redirect struct {
-	// Location is the target URL. If it is empty, the request's URL is kept, except for Scheme,
-	// Host and Port that are set.
+	// Location is the target URL. If it is empty, the request's URL is kept, except for Scheme, Host and Port
+	// that are set.
 	Location     string
 	Scheme, Host string
 	Port         uint32
@@ -100,12 +97,12 @@ type Session struct {
 	MaxAge time.Duration
 }
 
-// Canary adds the backend of this Ingress to the paths of another Ingress. Requests are selected by
-// header, then by cookie, then by weight.
+// Canary adds the backend of this Ingress to the paths of another Ingress. Requests are selected by header,
+// then by cookie, then by weight.
 type Canary struct {
-	// Header is the name of the selecting header. Without Value and Pattern, its values "always"
-	// and "never" decide. Value takes precedence over Pattern, an RE2 expression that matches any
-	// part of the header's value.
+	// Header is the name of the selecting header. Without Value and Pattern, its values "always" and "never"
+	// decide. Value takes precedence over Pattern, an RE2 expression that matches any part of the header's
+	// value.
 	Header, Value, Pattern string
 	Cookie                 string
 	// Weight of each Total requests are forwarded to the canary.
@@ -122,8 +119,7 @@ type Mirror struct {
 type Auth struct {
 	// Secret contains the users: "name" or "namespace/name".
 	Secret, Realm string
-	// IsMap is true if each key of the Secret is a user name. Otherwise key "auth" is an htpasswd
-	// file.
+	// IsMap is true if each key of the Secret is a user name. Otherwise key "auth" is an htpasswd file.
 	IsMap bool
 }
 

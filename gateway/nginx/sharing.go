@@ -35,8 +35,8 @@ func (r *reader) enableCORS(text string) error {
 		MaxAge:      r.number("cors-max-age", 0, 1<<31, corsMaxAge),
 	}
 	if slices.Contains(cors.Origins, "*") {
-		// With all origins allowed, the response contains "*", which browsers reject for requests
-		// with credentials.
+		// With all origins allowed, the response contains "*", which browsers reject for requests with
+		// credentials.
 		cors.Credentials = false
 	}
 	r.settings.CORS = cors

@@ -18,8 +18,8 @@ type Headers struct {
 	RemoveRequest, RemoveResponse        []string
 }
 
-// configurationSnippet parses configuration-snippet. It refuses the Ingress unless all directives
-// set headers to fixed values.
+// configurationSnippet parses configuration-snippet. It refuses the Ingress unless all directives set headers
+// to fixed values.
 func (r *reader) configurationSnippet(text string) error {
 	if IsOff(text) {
 		return nil
@@ -79,8 +79,7 @@ func addChange(name, value string, set *[]Header, remove *[]string) error {
 	return nil
 }
 
-// sentHeaders maps the headers of each authorization request to the nginx variables with the same
-// value.
+// sentHeaders maps the headers of each authorization request to the nginx variables with the same value.
 var sentHeaders = map[string]string{
 	"x-forwarded-method": "$request_method", "x-original-method": "$request_method",
 	"x-forwarded-uri": "$request_uri", "x-original-uri": "$request_uri",
@@ -108,8 +107,8 @@ func (r *reader) authSnippet(text string) error {
 	return nil
 }
 
-// parseDirectives splits a text into simple nginx directives, each a list of words. It returns an
-// error for blocks.
+// parseDirectives splits a text into simple nginx directives, each a list of words. It returns an error for
+// blocks.
 func parseDirectives(text string) (all [][]string, err error) {
 	var words []string
 	for {

@@ -13,8 +13,7 @@ import (
 // UsersKey is the key of the htpasswd file in a Secret.
 const UsersKey = "auth"
 
-// Users returns the users in a Secret in htpasswd format, and the number of lines with unsupported
-// hashes.
+// Users returns the users in a Secret in htpasswd format, and the number of lines with unsupported hashes.
 func Users(data map[string][]byte, isMap bool) (text []byte, left int) {
 	lines := strings.Split(string(data[UsersKey]), "\n")
 	if isMap {

@@ -64,8 +64,7 @@ func parseNumber(text string, lowest, highest uint32) (uint32, error) {
 	return uint32(value), nil
 }
 
-// quoted quotes a value for a message and limits its length, because untrusted users write the
-// values.
+// quoted quotes a value for a message and limits its length, because untrusted users write the values.
 func quoted(text string) string {
 	const most = 80
 	if len(text) > most {

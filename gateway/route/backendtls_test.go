@@ -18,8 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// TestPolicyNotes checks that the condition message of a policy names the fields that have no
-// effect.
+// TestPolicyNotes checks that the condition message of a policy names the fields that have no effect.
 func TestPolicyNotes(t *testing.T) {
 	result := route.Compile(parse(t, "testdata/gateway/notes", []byte(`
 apiVersion: gateway.networking.k8s.io/v1

@@ -32,8 +32,8 @@ const leastBad = 100
 // field matches a field in the message about a bad object or listener.
 var field = regexp.MustCompile(`(^|: |; )(spec|data|metadata|tls|hostname|protocol|port|allowedRoutes)([.:\[]|$)`)
 
-// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that
-// names the field, and does not affect valid objects.
+// TestBadObjects checks that each invalid object of the scenarios has a condition or a problem that names the
+// field, and does not affect valid objects.
 func TestBadObjects(t *testing.T) {
 	text, err := os.ReadFile("testdata/good.yaml")
 	if err != nil {
@@ -61,8 +61,8 @@ func TestBadObjects(t *testing.T) {
 				youngest(one, name)
 				was, is := outcome(before, name), outcome(route.Compile(one, model.DefaultSettings()), name)
 				if !strings.HasPrefix(file, "testdata/bad/") {
-					// Bad objects of other directories have valid parts, which affect other objects
-					// of the scenario.
+					// Bad objects of other directories have valid parts, which affect other objects of the
+					// scenario.
 					maps.DeleteFunc(was, func(name, _ string) bool { return !strings.Contains(name, " good") })
 				}
 				notDisturbed(t, name, targets(objects, name), was, is)
@@ -139,8 +139,8 @@ func targets(objects *model.Objects, name string) []string {
 	return found
 }
 
-// faults returns the error messages by object, without errors that are caused by another object and
-// reported there.
+// faults returns the error messages by object, without errors that are caused by another object and reported
+// there.
 func faults(result *model.Result) map[string][]string {
 	found := map[string][]string{}
 	for _, problem := range result.Problems {
@@ -257,8 +257,7 @@ func outcome(result *model.Result, but string) map[string]string {
 	return found
 }
 
-// TestTooManyAncestors checks that Gateways without room in the status of a policy refuse its
-// Services.
+// TestTooManyAncestors checks that Gateways without room in the status of a policy refuse its Services.
 func TestTooManyAncestors(t *testing.T) {
 	text := `
 apiVersion: gateway.networking.k8s.io/v1

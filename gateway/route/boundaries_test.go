@@ -41,9 +41,8 @@ type boundary struct {
 	value any
 }
 
-// TestBoundaries sets each field of testdata/boundaries.yaml to each enum value, minimum and
-// maximum of its schema. All values that the API server accepts must be accepted, except
-// refusedBoundaries.
+// TestBoundaries sets each field of testdata/boundaries.yaml to each enum value, minimum and maximum of its
+// schema. All values that the API server accepts must be accepted, except refusedBoundaries.
 func TestBoundaries(t *testing.T) {
 	common, err := os.ReadFile("testdata/gateway/common.yaml")
 	must(t, err)

@@ -40,8 +40,7 @@ func longRoute(namespace string, i, kilobytes int, hosts ...gatewayv1.Hostname) 
 	return found
 }
 
-// sizeOf returns the size of the configuration of the only proxies, without the settings of its
-// owner.
+// sizeOf returns the size of the configuration of the only proxies, without the settings of its owner.
 func sizeOf(t *testing.T, result *model.Result) (bytes int64) {
 	t.Helper()
 	if len(result.Proxies) != 1 {
@@ -84,8 +83,8 @@ func upTo(count int) (numbers []int) {
 	return numbers
 }
 
-// TestRoomOfANamespace checks that the oldest routes of a namespace are admitted, and that a route
-// counts once per host.
+// TestRoomOfANamespace checks that the oldest routes of a namespace are admitted, and that a route counts
+// once per host.
 func TestRoomOfANamespace(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 10 {
@@ -111,8 +110,7 @@ func TestRoomOfANamespace(t *testing.T) {
 	}
 }
 
-// TestRoomIsShared checks that namespaces share the limit of the proxies if they exceed it
-// together.
+// TestRoomIsShared checks that namespaces share the limit of the proxies if they exceed it together.
 func TestRoomIsShared(t *testing.T) {
 	objects := emptyGateway()
 	for i := range 20 {
@@ -137,8 +135,7 @@ func TestRoomIsShared(t *testing.T) {
 	}
 }
 
-// TestRoomOfListeners checks the limit for a route that is attached to all listeners of 64
-// ListenerSets.
+// TestRoomOfListeners checks the limit for a route that is attached to all listeners of 64 ListenerSets.
 func TestRoomOfListeners(t *testing.T) {
 	chain, key, err := routetest.Certificate("*.example.com")
 	if err != nil {
@@ -294,8 +291,8 @@ func TestUnreadRoutes(t *testing.T) {
 	}
 }
 
-// TestLimitMessageIsStable checks that the message does not depend on other objects. Otherwise each
-// change would rewrite all statuses.
+// TestLimitMessageIsStable checks that the message does not depend on other objects. Otherwise each change
+// would rewrite all statuses.
 func TestLimitMessageIsStable(t *testing.T) {
 	settings := model.DefaultSettings()
 	settings.NamespaceBytes, settings.ProxyBytes = 100_000, 150_000

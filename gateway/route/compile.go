@@ -14,25 +14,25 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Compile compiles objects into proxy configurations, frontends and statuses. The result does not
-// depend on the order of the objects.
+// Compile compiles objects into proxy configurations, frontends and statuses. The result does not depend on
+// the order of the objects.
 func Compile(objects *model.Objects, settings model.Settings) *model.Result {
 	return new(Compiler).Compile(objects, settings)
 }
 
-// Compiler compiles successive versions of the objects. It parses each certificate once. Unchanged
-// resources are the same pointers as in the previous result, because the contents of both results
-// are compared. If the new version of an object fails, the last version that compiled is used
-// instead (Result.Retained); otherwise the result equals that of the function Compile. The zero
-// value is ready to use. A Compiler is not safe for concurrent use.
+// Compiler compiles successive versions of the objects. It parses each certificate once. Unchanged resources
+// are the same pointers as in the previous result, because the contents of both results are compared. If the
+// new version of an object fails, the last version that compiled is used instead (Result.Retained); otherwise
+// the result equals that of the function Compile. The zero value is ready to use. A Compiler is not safe for
+// concurrent use.
 type Compiler struct {
 	certificates certificate.Cache
 	previous     map[model.Object][]*resource.Resource
 	good         builder.Versions
 }
 
-// maxRestores limits how often a compilation is repeated with previous versions of failed objects:
-// first the parameters of a class, then an Ingress, then its users.
+// maxRestores limits how often a compilation is repeated with previous versions of failed objects: first the
+// parameters of a class, then an Ingress, then its users.
 const maxRestores = 3
 
 // Compile compiles the next version of the objects.
@@ -46,8 +46,8 @@ func (c *Compiler) Compile(objects *model.Objects, settings model.Settings) *mod
 			break
 		}
 		run = c.run(restored, settings, retained)
-		// Restoring an object can make others fail: for example, the parameters of a class enable
-		// annotations of Ingresses.
+		// Restoring an object can make others fail: for example, the parameters of a class enable annotations
+		// of Ingresses.
 		for name, failures := range run.Failed {
 			if failed[name] == nil {
 				failed[name] = failures

@@ -18,9 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// TestEncodable makes each string of the built-in objects in the scenarios invalid UTF-8, as
-// protobuf clients can, and checks that the proxy accepts all encoded resources. Custom resources
-// can only be written as JSON.
+// TestEncodable makes each string of the built-in objects in the scenarios invalid UTF-8, as protobuf clients
+// can, and checks that the proxy accepts all encoded resources. Custom resources can only be written as JSON.
 func TestEncodable(t *testing.T) {
 	files, err := filepath.Glob("testdata/*/*.txtar")
 	if err != nil {
@@ -50,8 +49,7 @@ func TestEncodable(t *testing.T) {
 	}
 }
 
-// builtIn returns the parts of built-in objects whose strings the API server does not validate as
-// names.
+// builtIn returns the parts of built-in objects whose strings the API server does not validate as names.
 func builtIn(objects *model.Objects) (found []reflect.Value) {
 	add := func(object any) { found = append(found, reflect.ValueOf(object)) }
 	for _, each := range objects.Ingresses {

@@ -66,8 +66,8 @@ func matching(name string, rules ...[]string) *gatewayv1.HTTPRoute {
 	return r
 }
 
-// TestExpressionsOfTenants checks that proxies accept all regular expressions that the compiler
-// accepts. Otherwise the expression of one tenant would block the configurations of all tenants.
+// TestExpressionsOfTenants checks that proxies accept all regular expressions that the compiler accepts.
+// Otherwise the expression of one tenant would block the configurations of all tenants.
 func TestExpressionsOfTenants(t *testing.T) {
 	distinct := func(part string, times int) string {
 		parts := make([]string, times)

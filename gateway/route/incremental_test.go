@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/routetest"
 )
 
-// world contains templates of objects. Each edit chooses alternatives between brackets at random.
-// Most references resolve, but not all.
+// world contains templates of objects. Each edit chooses alternatives between brackets at random. Most
+// references resolve, but not all.
 var world = []string{
 	`{apiVersion: v1, kind: Namespace, metadata: {name: shop, labels: {team: [a|b]}}}`,
 	`{apiVersion: v1, kind: Namespace, metadata: {name: pay, labels: {team: [a|b]}}}`,
@@ -150,8 +150,8 @@ func (e *edits) objects() *model.Objects {
 	return all
 }
 
-// TestCompilerFollows checks that after any sequence of edits, a Compiler returns the result of
-// Compile, unless it retains previous versions, and reuses the pointers of equal resources.
+// TestCompilerFollows checks that after any sequence of edits, a Compiler returns the result of Compile,
+// unless it retains previous versions, and reuses the pointers of equal resources.
 func TestCompilerFollows(t *testing.T) {
 	seen, compared := map[string]bool{}, 0
 	rapid.Check(t, func(t *rapid.T) {

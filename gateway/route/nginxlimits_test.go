@@ -56,8 +56,8 @@ func TestAliasLimit(t *testing.T) {
 	}
 }
 
-// TestGuardsWithoutRoom checks that no other rule serves the requests of a protecting object
-// without room, and that a namespace without reserve is closed.
+// TestGuardsWithoutRoom checks that no other rule serves the requests of a protecting object without room,
+// and that a namespace without reserve is closed.
 func TestGuardsWithoutRoom(t *testing.T) {
 	settings := model.DefaultSettings()
 	settings.NamespaceBytes = 60_000
@@ -103,8 +103,8 @@ func TestGuardsWithoutRoom(t *testing.T) {
 	}
 }
 
-// guardedIngresses returns an unrestricted Ingress, younger Ingresses with long address lists, and
-// an Ingress of another namespace.
+// guardedIngresses returns an unrestricted Ingress, younger Ingresses with long address lists, and an Ingress
+// of another namespace.
 func guardedIngresses(t *testing.T, guards int) *model.Objects {
 	t.Helper()
 	ingress := "{apiVersion: networking.k8s.io/v1, kind: Ingress, metadata: {namespace: %s, name: open}, spec: {ingressClassName: web, rules: [{host: %s, http: {paths: [{path: /, pathType: Prefix, backend: {service: {name: s, port: {number: 1}}}}]}}]}}\n---\n"

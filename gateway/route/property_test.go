@@ -107,8 +107,8 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// disturbs is a test annotation of an Ingress whose annotations change the rules of others. Its
-// value is the kind of change.
+// disturbs is a test annotation of an Ingress whose annotations change the rules of others. Its value is the
+// kind of change.
 const disturbs = "test/disturbs"
 
 // TestNeighbors checks that the youngest object does not change the rules of other objects.
@@ -190,8 +190,8 @@ func TestReferencesExist(t *testing.T) {
 	}
 }
 
-// TestCompilerReuses checks that a Compiler returns the result of Compile, with the same pointers
-// for unchanged resources.
+// TestCompilerReuses checks that a Compiler returns the result of Compile, with the same pointers for
+// unchanged resources.
 func TestCompilerReuses(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {
@@ -218,8 +218,8 @@ var odd = []string{
 	"/admin(?!/public).*", "://", "http://[", "0", "-1", "99999999999999999999", "1e9", "true", strings.Repeat("x", 5000), "\xff", "a\xff", "/\xff",
 }
 
-// TestCompiledOutputIsAccepted checks that the proxy accepts the compiled configuration of objects
-// with odd strings.
+// TestCompiledOutputIsAccepted checks that the proxy accepts the compiled configuration of objects with odd
+// strings.
 func TestCompiledOutputIsAccepted(t *testing.T) {
 	worlds := scenarios(t)
 	files := slices.Sorted(maps.Keys(worlds))

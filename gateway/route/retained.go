@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// restore returns the objects with previous versions in place of failed ones, and the failures of
-// the replaced objects.
+// restore returns the objects with previous versions in place of failed ones, and the failures of the
+// replaced objects.
 func restore(v builder.Versions, objects *model.Objects, failed map[model.Object][]model.Problem) (*model.Objects, map[model.Object][]model.Problem) {
 	restored, retained := *objects, map[model.Object][]model.Problem{}
 	if len(v) == 0 || len(failed) == 0 {
@@ -50,8 +50,8 @@ func (s restorer) last(unit model.Object, now metav1.Object) metav1.Object {
 	return last
 }
 
-// replace returns the objects, replaced by the results of previous that are not nil. It copies the
-// slice if necessary.
+// replace returns the objects, replaced by the results of previous that are not nil. It copies the slice if
+// necessary.
 func replace[T any](objects []*T, previous func(*T) *T) []*T {
 	isCopied := false
 	for i, object := range objects {
@@ -67,12 +67,12 @@ func replace[T any](objects []*T, previous func(*T) *T) []*T {
 	return objects
 }
 
-// content contains the fields that are taken from a previous version, in addition to the
-// annotations of Ingresses.
+// content contains the fields that are taken from a previous version, in addition to the annotations of
+// Ingresses.
 var content = []string{"Spec", "Data"}
 
-// previousOf replaces the content of failed objects of a kind by the previous content. Generation
-// and status remain those of the current version.
+// previousOf replaces the content of failed objects of a kind by the previous content. Generation and status
+// remain those of the current version.
 func previousOf[T any, P interface {
 	*T
 	metav1.Object
@@ -103,8 +103,7 @@ func previousOf[T any, P interface {
 	})
 }
 
-// gateway replaces failed listeners by their previous versions, and all common fields if one of
-// them failed.
+// gateway replaces failed listeners by their previous versions, and all common fields if one of them failed.
 func (s restorer) gateway(now *gatewayv1.Gateway) *gatewayv1.Gateway {
 	found := *now
 	unit := model.Object{Kind: model.KindGateway, Namespace: now.Namespace, Name: now.Name}
@@ -137,8 +136,7 @@ func (s restorer) listenerSet(now *gatewayv1.ListenerSet) *gatewayv1.ListenerSet
 	return &found
 }
 
-// previousListeners replaces failed listeners by the listeners with the same name in previous
-// versions.
+// previousListeners replaces failed listeners by the listeners with the same name in previous versions.
 func previousListeners[L any](
 	s restorer, kind string, now metav1.Object, of func(metav1.Object) []L, name func(L) gatewayv1.SectionName,
 ) []L {
@@ -158,8 +156,7 @@ func previousListeners[L any](
 	return found
 }
 
-// policy replaces a failed policy except for its current targets, which must never be reached in
-// plain text.
+// policy replaces a failed policy except for its current targets, which must never be reached in plain text.
 func (s restorer) policy(now *gatewayv1.BackendTLSPolicy) *gatewayv1.BackendTLSPolicy {
 	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: now.Namespace, Name: now.Name}
 	last, known := s.last(unit, now).(*gatewayv1.BackendTLSPolicy)
@@ -180,8 +177,7 @@ func (s restorer) policy(now *gatewayv1.BackendTLSPolicy) *gatewayv1.BackendTLSP
 	return &found
 }
 
-// nextVersions returns the versions of objects that compiled, and the previous versions of retained
-// objects.
+// nextVersions returns the versions of objects that compiled, and the previous versions of retained objects.
 func nextVersions(v builder.Versions, run *builder.Builder) builder.Versions {
 	for name := range run.Failed {
 		delete(run.Good, name)

@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// edited contains copies of the objects in testdata/gateway/retained.yaml, which a case of
-// TestRetained changes.
+// edited contains copies of the objects in testdata/gateway/retained.yaml, which a case of TestRetained
+// changes.
 type edited struct {
 	gateway *gatewayv1.Gateway
 	set     *gatewayv1.ListenerSet
@@ -47,8 +47,8 @@ func authority(kind, name string) []gatewayv1.ObjectReference {
 	return []gatewayv1.ObjectReference{{Kind: gatewayv1.Kind(kind), Name: gatewayv1.ObjectName(name)}}
 }
 
-// TestRetained checks that an invalid new version of an object does not affect clients, unless
-// closed is set, and that a condition reports the failure.
+// TestRetained checks that an invalid new version of an object does not affect clients, unless closed is set,
+// and that a condition reports the failure.
 func TestRetained(t *testing.T) {
 	text, err := os.ReadFile("testdata/gateway/retained.yaml")
 	if err != nil {

@@ -124,8 +124,8 @@ func TestPortsOfAGateway(t *testing.T) {
 	}
 }
 
-// TestWorkGrowsWithObjects checks that the compile time is linear in the objects of one tenant,
-// because it delays all tenants.
+// TestWorkGrowsWithObjects checks that the compile time is linear in the objects of one tenant, because it
+// delays all tenants.
 func TestWorkGrowsWithObjects(t *testing.T) {
 	counter := complexity.New(t, "./...")
 	for name, add := range growths {

@@ -27,8 +27,7 @@ func TestSize(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			compiler := &route.Compiler{}
 			before := compiler.Compile(objects, model.DefaultSettings()).Proxies[0]
-			// There are 10,000 hosts with a listener and a group each, 5,000 certificates and 5,000
-			// backends.
+			// There are 10,000 hosts with a listener and a group each, 5,000 certificates and 5,000 backends.
 			if len(before.Resources) < 30_000 || len(before.Backends) != routetest.Routes {
 				t.Fatalf("only %d resources and %d backends", len(before.Resources), len(before.Backends))
 			}
@@ -77,7 +76,6 @@ func processorTime(tb testing.TB) time.Duration {
 	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
 }
 
-// BenchmarkIngress measures a full compilation with 5,000 routes, 10,000 hosts and 5,000
-// certificates.
+// BenchmarkIngress measures a full compilation with 5,000 routes, 10,000 hosts and 5,000 certificates.
 func BenchmarkIngress(b *testing.B) { benchmark(b, sized(b, routetest.Ingresses)) }
 func BenchmarkGateway(b *testing.B) { benchmark(b, sized(b, routetest.Gateways)) }

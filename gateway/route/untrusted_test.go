@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// TestCertificateOfOwnNamespace checks that the owner of a host can override the certificate of the
-// class for it.
+// TestCertificateOfOwnNamespace checks that the owner of a host can override the certificate of the class for
+// it.
 func TestCertificateOfOwnNamespace(t *testing.T) {
 	const file = "testdata/ingress/tls_strangers.txtar"
 	archive, err := os.ReadFile(file)
@@ -45,8 +45,8 @@ func TestCertificateOfOwnNamespace(t *testing.T) {
 	}
 }
 
-// TestInvalidUTF8Paths checks that invalid UTF-8 of a protobuf client is not sent to proxies, where
-// it would block all configurations.
+// TestInvalidUTF8Paths checks that invalid UTF-8 of a protobuf client is not sent to proxies, where it would
+// block all configurations.
 func TestInvalidUTF8Paths(t *testing.T) {
 	const file = "testdata/ingress/path_rules.txtar"
 	archive, err := os.ReadFile(file)
@@ -76,8 +76,8 @@ func TestInvalidUTF8Paths(t *testing.T) {
 	}
 }
 
-// TestLongChain checks the maximum length of chains, because each handshake of a listener has its
-// chain in memory.
+// TestLongChain checks the maximum length of chains, because each handshake of a listener has its chain in
+// memory.
 func TestLongChain(t *testing.T) {
 	const file = "testdata/ingress/tls.txtar"
 	archive, err := os.ReadFile(file)

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
-// NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has the
-// annotation auth-secret.
+// NeedsUsers reports whether a class enables ingress-nginx annotations and an Ingress has the annotation
+// auth-secret.
 func NeedsUsers(objects *model.Objects) bool {
 	if !slices.ContainsFunc(objects.Ingresses, func(ingress *networkingv1.Ingress) bool {
 		return ingress.Annotations[nginx.Prefix+"auth-secret"] != ""

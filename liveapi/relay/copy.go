@@ -61,8 +61,8 @@ func (o observed) Watch(options metav1.ListOptions) (watch.Interface, error) {
 	return o.WatchWithContext(context.Background(), options)
 }
 
-// store is the reflector's store. Encoding errors are only logged, because slices from the API
-// server can be encoded.
+// store is the reflector's store. Encoding errors are only logged, because slices from the API server can be
+// encoded.
 type store struct {
 	log    *Log
 	logger logr.Logger

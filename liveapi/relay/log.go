@@ -25,8 +25,8 @@ var (
 	errExpired  = errors.New("the relay no longer has the changes after this resource version")
 )
 
-// Log contains all EndpointSlices and their latest changes, encoded for sending. It is safe for
-// concurrent use.
+// Log contains all EndpointSlices and their latest changes, encoded for sending. It is safe for concurrent
+// use.
 type Log struct {
 	mu     sync.Mutex
 	slices map[types.NamespacedName]*state
@@ -34,13 +34,12 @@ type Log struct {
 	entries []entry
 	first   int64
 	size    int
-	// version is the resource version up to which the log is complete; zero before the first list.
-	// entries contains all changes after floor.
+	// version is the resource version up to which the log is complete; zero before the first list. entries
+	// contains all changes after floor.
 	version, floor uint64
 	// changed is closed at the next change; nil if no reader waits.
 	changed chan struct{}
-	// unreachableSince is the time since which the API server is unreachable; zero while it is
-	// reachable.
+	// unreachableSince is the time since which the API server is unreachable; zero while it is reachable.
 	unreachableSince time.Time
 }
 
@@ -54,8 +53,8 @@ type state struct {
 type entry struct {
 	// version is the resource version up to which the log is complete with this entry.
 	version uint64
-	// whole is the encoded event for readers that do not have the previous slice. change is that
-	// for readers that have it; nil if there is none.
+	// whole is the encoded event for readers that do not have the previous slice. change is that for readers
+	// that have it; nil if there is none.
 	whole, change []byte
 	// before is the index of the previous entry about the slice.
 	before int64
@@ -172,8 +171,8 @@ func (l *Log) delete(name types.NamespacedName, resourceVersion string, version 
 	return nil
 }
 
-// Replace replaces all slices with those of a list. Readers cannot continue from earlier versions,
-// because changes between the last event and the list may be missing.
+// Replace replaces all slices with those of a list. Readers cannot continue from earlier versions, because
+// changes between the last event and the list may be missing.
 func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string) error {
 	version, err := relay.ParseVersion(resourceVersion)
 	if err != nil {
@@ -213,8 +212,8 @@ func (l *Log) Replace(list []*discoveryv1.EndpointSlice, resourceVersion string)
 	return nil
 }
 
-// restart ends all streams when resource versions decrease, for example because etcd was restored.
-// Agents with later versions continue with the API server, which rejects these versions.
+// restart ends all streams when resource versions decrease, for example because etcd was restored. Agents
+// with later versions continue with the API server, which rejects these versions.
 func (l *Log) restart() {
 	l.first, l.entries, l.size = l.place()+1, nil, 0
 	l.version = 0
@@ -275,8 +274,8 @@ func (l *Log) Connected(is bool, now time.Time) {
 	}
 }
 
-// Ready returns an error before the first list, and if the API server has been unreachable since
-// before notBefore.
+// Ready returns an error before the first list, and if the API server has been unreachable since before
+// notBefore.
 func (l *Log) Ready(notBefore time.Time) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -293,8 +292,8 @@ func (l *Log) ready(notBefore time.Time) error {
 	return nil
 }
 
-// Known returns nil if the log is complete up to a version. Otherwise it returns a channel that is
-// closed at the next change.
+// Known returns nil if the log is complete up to a version. Otherwise it returns a channel that is closed at
+// the next change.
 func (l *Log) Known(version uint64) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -314,8 +313,8 @@ func (l *Log) next() <-chan struct{} {
 // Reader reads the entries of a log in order.
 type Reader struct {
 	log *Log
-	// place is the index of the next entry to read. streamStart is the first index of the stream:
-	// the reader has the slices of entries from it on. It is zero after a snapshot.
+	// place is the index of the next entry to read. streamStart is the first index of the stream: the reader
+	// has the slices of entries from it on. It is zero after a snapshot.
 	place, streamStart int64
 }
 
@@ -349,8 +348,7 @@ func (l *Log) snapshot() (*Reader, [][]byte, error) {
 	return &Reader{log: l, place: l.place()}, append(all, end), nil
 }
 
-// Next returns new events. If there are none, it returns a channel that is closed at the next
-// change.
+// Next returns new events. If there are none, it returns a channel that is closed at the next change.
 func (r *Reader) Next() (events [][]byte, changed <-chan struct{}, err error) {
 	l := r.log
 	l.mu.Lock()

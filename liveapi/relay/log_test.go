@@ -96,8 +96,8 @@ func (a *agent) read(some func(count int) int) error {
 	return a.take(events[:some(len(events))])
 }
 
-// TestAgentsHaveServerState checks that after any changes and reconnections, agents have the slices
-// of the API server.
+// TestAgentsHaveServerState checks that after any changes and reconnections, agents have the slices of the
+// API server.
 func TestAgentsHaveServerState(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, server, version := &Log{}, map[string]*discoveryv1.EndpointSlice{}, uint64(10)
@@ -196,8 +196,8 @@ func TestChangeIsShort(t *testing.T) {
 	}
 }
 
-// TestRefused checks that a relay rejects agents with a later version than its own, or with one
-// whose changes it no longer has.
+// TestRefused checks that a relay rejects agents with a later version than its own, or with one whose changes
+// it no longer has.
 func TestRefused(t *testing.T) {
 	l := &Log{}
 	open := func(request relay.Request, want error) {
@@ -232,8 +232,8 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestDecreasingVersions checks that no stream continues if the API server's versions decrease, for
-// example after a restore.
+// TestDecreasingVersions checks that no stream continues if the API server's versions decrease, for example
+// after a restore.
 func TestDecreasingVersions(t *testing.T) {
 	l, a := &Log{}, &agent{}
 	must(t, l.Replace(nil, "100"))

@@ -28,9 +28,9 @@ import (
 )
 
 const (
-	// agentsOf is the environment variable that makes a process run the agents; its value is the
-	// relay's URL. snapshotOf is the size of a snapshot. The agents do not decode it, because
-	// decoding would cost more than sending.
+	// agentsOf is the environment variable that makes a process run the agents; its value is the relay's URL.
+	// snapshotOf is the size of a snapshot. The agents do not decode it, because decoding would cost more
+	// than sending.
 	agentsOf, snapshotOf = "MILLRACE_RELAY", "MILLRACE_SNAPSHOT"
 	// manyAgents is half the agents of 5,000 nodes, because there are two relays.
 	manyAgents, manySlices = 2500, 20000

@@ -17,19 +17,18 @@ import (
 )
 
 const (
-	// aheadFor is the maximum time that a request waits for a version that this relay does not have
-	// yet.
+	// aheadFor is the maximum time that a request waits for a version that this relay does not have yet.
 	aheadFor = 3 * time.Second
-	// cutFor is the time after which agents are rejected if the API server is unreachable, because
-	// only this relay may be affected.
+	// cutFor is the time after which agents are rejected if the API server is unreachable, because only this
+	// relay may be affected.
 	cutFor = 10 * time.Second
-	// coalesceTime is the time that a change waits for further changes, and minWriteInterval the
-	// minimum interval between writes. Writes to thousands of streams are expensive.
+	// coalesceTime is the time that a change waits for further changes, and minWriteInterval the minimum
+	// interval between writes. Writes to thousands of streams are expensive.
 	coalesceTime, minWriteInterval = 5 * time.Millisecond, 25 * time.Millisecond
 	// writeFor is the time limit for a write to an agent.
 	writeFor = 30 * time.Second
-	// streamFor is the minimum duration of a stream, and half the maximum. Agents reconnect then,
-	// so that a restarted relay serves its share of them.
+	// streamFor is the minimum duration of a stream, and half the maximum. Agents reconnect then, so that a
+	// restarted relay serves its share of them.
 	streamFor = 10 * time.Minute
 	// room limits the size of one write in bytes.
 	room = 1 << 16
@@ -82,8 +81,8 @@ func status(err error) int {
 	return http.StatusServiceUnavailable
 }
 
-// await waits up to aheadFor until the log has a version, because the agent may have received it
-// from another relay.
+// await waits up to aheadFor until the log has a version, because the agent may have received it from another
+// relay.
 func (h *Handler) await(ctx context.Context, version uint64) {
 	ctx, cancel := context.WithTimeout(ctx, aheadFor)
 	defer cancel()
@@ -159,8 +158,8 @@ func (s *stream) pause(ctx context.Context) bool {
 	}
 }
 
-// bookmark writes a bookmark, by which the agent detects that the relay works. It returns an error
-// if the API server is unreachable.
+// bookmark writes a bookmark, by which the agent detects that the relay works. It returns an error if the API
+// server is unreachable.
 func (s *stream) bookmark() error {
 	if err := s.log.Ready(time.Now().Add(-cutFor)); err != nil {
 		return err

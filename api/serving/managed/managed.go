@@ -47,8 +47,8 @@ func Add(mgr manager.Manager, s Server, handler http.Handler) error {
 	return nil
 }
 
-// AddProbes serves /healthz and /readyz at an address, unless it is "0". /readyz succeeds when
-// ready returns nil.
+// AddProbes serves /healthz and /readyz at an address, unless it is "0". /readyz succeeds when ready returns
+// nil.
 func AddProbes(mgr manager.Manager, address, check string, ready healthz.Checker) error {
 	if address == "0" {
 		return nil
@@ -97,8 +97,8 @@ func AddMetrics(mgr manager.Manager, m Metrics) error {
 	return Add(mgr, server, mux)
 }
 
-// certificate returns a TLS configuration with the certificate in a directory, which is reloaded
-// when it is replaced, or else with a self-signed certificate.
+// certificate returns a TLS configuration with the certificate in a directory, which is reloaded when it is
+// replaced, or else with a self-signed certificate.
 func certificate(mgr manager.Manager, dir string) (*tls.Config, error) {
 	config := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}}
 	file, key := filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")

@@ -25,8 +25,8 @@ func having(t *testing.T, version string) func(context.Context) context.Context 
 	}
 }
 
-// TestOlderVersionIsNotSent checks that a replica with an older version than the proxy's sends
-// nothing until it has caught up.
+// TestOlderVersionIsNotSent checks that a replica with an older version than the proxy's sends nothing until
+// it has caught up.
 func TestOlderVersionIsNotSent(t *testing.T) {
 	c := startController(t)
 	c.Advance(900)
@@ -46,8 +46,7 @@ func TestOlderVersionIsNotSent(t *testing.T) {
 	}
 }
 
-// TestSameKeepsItsName checks that a proxy with an equal configuration keeps the name of its newer
-// version.
+// TestSameKeepsItsName checks that a proxy with an equal configuration keeps the name of its newer version.
 func TestSameKeepsItsName(t *testing.T) {
 	c := startController(t)
 	c.Advance(900)
@@ -88,8 +87,8 @@ func TestVersionsDependOnContent(t *testing.T) {
 	}
 }
 
-// TestSuspended checks that proxies of a suspended replica reconnect to another replica, and may
-// return later.
+// TestSuspended checks that proxies of a suspended replica reconnect to another replica, and may return
+// later.
 func TestSuspended(t *testing.T) {
 	one, two := startController(t), startController(t)
 	for _, c := range []*controller{one, two} {

@@ -40,8 +40,8 @@ func (s *pipedStream) Send(response *discovery.DeltaDiscoveryResponse) error {
 	return nil
 }
 
-// TestRestored checks that proxies receive updates one minute after the API server was restored
-// from a backup.
+// TestRestored checks that proxies receive updates one minute after the API server was restored from a
+// backup.
 func TestRestored(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := NewServer(nil)

@@ -2,9 +2,9 @@
 
 // Package server implements the server of package distribution, which runs in the controller.
 //
-// The caches of go-control-plane iterate over, copy and compare all resource names for each change
-// and each proxy. This package instead represents versions as lists with shared entries (snapshot),
-// and implements the protocol for a single type with a wildcard subscription.
+// The caches of go-control-plane iterate over, copy and compare all resource names for each change and each
+// proxy. This package instead represents versions as lists with shared entries (snapshot), and implements the
+// protocol for a single type with a wildcard subscription.
 package server
 
 import (
@@ -25,17 +25,16 @@ type Identity struct {
 	Pod   string
 }
 
-// Authenticate returns the identity of a token's holder. Its errors are sent to the proxy and must
-// not contain the token.
+// Authenticate returns the identity of a token's holder. Its errors are sent to the proxy and must not
+// contain the token.
 type Authenticate func(ctx context.Context, token string) (Identity, error)
 
-// Server distributes the resources of each owner to the owner's proxies. It is safe for concurrent
-// use.
+// Server distributes the resources of each owner to the owner's proxies. It is safe for concurrent use.
 type Server struct {
 	discovery.UnimplementedAggregatedDiscoveryServiceServer
 	authenticate Authenticate
-	// OnAcknowledge is called when the rejections of a proxy may have changed. It may be nil, must
-	// not block, and must be set before the server runs.
+	// OnAcknowledge is called when the rejections of a proxy may have changed. It may be nil, must not block,
+	// and must be set before the server runs.
 	OnAcknowledge func()
 
 	mu      sync.Mutex
@@ -60,8 +59,7 @@ type Proxy struct {
 	Sent string
 	// Acknowledged is the newest version that the proxy has applied; empty before the first one.
 	Acknowledged string
-	// Refusal contains the errors of the resources that the proxy rejected in the acknowledged
-	// version.
+	// Refusal contains the errors of the resources that the proxy rejected in the acknowledged version.
 	Refusal string
 }
 
@@ -72,16 +70,16 @@ func NewServer(authenticate Authenticate) *Server {
 	return s
 }
 
-// Advance sets the order of subsequent versions: the highest resourceVersion seen before their
-// objects were read.
+// Advance sets the order of subsequent versions: the highest resourceVersion seen before their objects were
+// read.
 func (s *Server) Advance(order uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.order = order
 }
 
-// Suspend ends all streams and rejects new ones until it is called with false. A replica is
-// suspended while its configuration may be outdated.
+// Suspend ends all streams and rejects new ones until it is called with false. A replica is suspended while
+// its configuration may be outdated.
 func (s *Server) Suspend(suspended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -93,8 +91,8 @@ func (s *Server) Suspend(suspended bool) {
 	}
 }
 
-// Set replaces the resources of an owner and reports whether they differ. Resources are sorted by
-// name and must not be modified afterwards.
+// Set replaces the resources of an owner and reports whether they differ. Resources are sorted by name and
+// must not be modified afterwards.
 func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +109,7 @@ func (s *Server) Set(owner string, resources []*resource.Resource) bool {
 	return true
 }
 
-// Update adds or replaces resources of an existing owner by name, and reports whether any of them
-// changed.
+// Update adds or replaces resources of an existing owner by name, and reports whether any of them changed.
 func (s *Server) Update(owner string, resources []*resource.Resource) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -144,8 +141,8 @@ func (s *Server) Remove(owner string) {
 	}
 }
 
-// current returns the owner's current snapshot, or nil, and a channel that is closed when the
-// snapshot is replaced.
+// current returns the owner's current snapshot, or nil, and a channel that is closed when the snapshot is
+// replaced.
 func (s *Server) current(owner string) (*snapshot, <-chan struct{}) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -215,8 +215,7 @@ func TestProxiesGetTheirOwnersVersions(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "3"})
 }
 
-// TestOwnerComesLater checks that a waiting proxy receives the configuration of an owner that is
-// added later.
+// TestOwnerComesLater checks that a waiting proxy receives the configuration of an owner that is added later.
 func TestOwnerComesLater(t *testing.T) {
 	c := startController(t)
 	p := startProxy(t, c, "of blue", nil, nil)
@@ -320,8 +319,8 @@ func names(response *discovery.DeltaDiscoveryResponse) []string {
 	return all
 }
 
-// TestControllersAgreeOnVersions checks that another replica sends only the difference to the
-// proxy's version.
+// TestControllersAgreeOnVersions checks that another replica sends only the difference to the proxy's
+// version.
 func TestControllersAgreeOnVersions(t *testing.T) {
 	one, two := startController(t), startController(t)
 	one.set(t, "blue", map[string]string{"a": "1", "b": "1", "c": "1"})
@@ -390,8 +389,8 @@ func TestOwnerGoes(t *testing.T) {
 	p.wantContents(t, map[string]string{"b": "1"})
 }
 
-// TestSnapshots checks that the difference of two snapshots is minimal, and that snapshots share
-// unchanged entries.
+// TestSnapshots checks that the difference of two snapshots is minimal, and that snapshots share unchanged
+// entries.
 func TestSnapshots(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		draw := rapid.MapOfN(rapid.StringMatching("[a-h]"), rapid.StringMatching("[0-2]"), 0, 8)

@@ -18,21 +18,21 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// snapshot is an immutable version of a configuration. Snapshots share the entries of unchanged
-// resources, so that a diff compares pointers (0.1 ms for 40,000 resources).
+// snapshot is an immutable version of a configuration. Snapshots share the entries of unchanged resources, so
+// that a diff compares pointers (0.1 ms for 40,000 resources).
 type snapshot struct {
 	order   uint64
 	entries []*entry
 
 	once  sync.Once
 	named string
-	// unsent contains the errors of resources that cannot be encoded. Proxies keep the previous
-	// versions of these resources.
+	// unsent contains the errors of resources that cannot be encoded. Proxies keep the previous versions of
+	// these resources.
 	unsent []string
 }
 
-// version returns the name of the snapshot. It is computed once and takes milliseconds for 40,000
-// resources. Resources that cannot be encoded do not contribute to the digest.
+// version returns the name of the snapshot. It is computed once and takes milliseconds for 40,000 resources.
+// Resources that cannot be encoded do not contribute to the digest.
 func (s *snapshot) version() string {
 	s.once.Do(func() {
 		digest := sha256.New()
@@ -58,8 +58,8 @@ type entry struct {
 	err    error
 }
 
-// pack encodes the resource once for all proxies. Its version is a digest of the content, so that
-// it is the same on all replicas.
+// pack encodes the resource once for all proxies. Its version is a digest of the content, so that it is the
+// same on all replicas.
 func (e *entry) pack() (*discovery.Resource, error) {
 	e.once.Do(func() {
 		content, err := proto.MarshalOptions{Deterministic: true}.Marshal(e.resource)
@@ -76,8 +76,8 @@ func (e *entry) pack() (*discovery.Resource, error) {
 	return e.packed, e.err
 }
 
-// with returns the entries for resources sorted by name. Unchanged resources keep their entries;
-// same is true if all are unchanged.
+// with returns the entries for resources sorted by name. Unchanged resources keep their entries; same is true
+// if all are unchanged.
 func (s *snapshot) with(resources []*resource.Resource) (entries []*entry, same bool) {
 	entries, same = make([]*entry, 0, len(resources)), true
 	before := s.entries

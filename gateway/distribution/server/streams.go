@@ -26,8 +26,7 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 	server := grpc.NewServer(
 		grpc.Creds(transport),
 		grpc.MaxRecvMsgSize(distribution.MaxRequestBytes),
-		// A proxy opens one stream. Headers are limited because they are read before the token is
-		// checked.
+		// A proxy opens one stream. Headers are limited because they are read before the token is checked.
 		grpc.MaxConcurrentStreams(2), grpc.MaxHeaderListSize(serving.MaxHeaderBytes),
 		grpc.ConnectionTimeout(5*time.Second), grpc.ReadBufferSize(8<<10),
 		grpc.StreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, next grpc.StreamHandler) error {
@@ -35,8 +34,7 @@ func (s *Server) NewGRPC(ctx context.Context, transport credentials.TransportCre
 		}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
 			Time: 30 * time.Second, Timeout: 10 * time.Second, MaxConnectionIdle: 30 * time.Second,
-			// Tokens are checked when a stream starts, so limiting the age of connections
-			// revalidates them.
+			// Tokens are checked when a stream starts, so limiting the age of connections revalidates them.
 			MaxConnectionAge: 30 * time.Minute, MaxConnectionAgeGrace: time.Minute,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second, PermitWithoutStream: true}),
@@ -81,8 +79,8 @@ func (a *authenticated) Context() context.Context { return a.ctx }
 
 type deltaStream = discovery.AggregatedDiscoveryService_DeltaAggregatedResourcesServer
 
-// DeltaAggregatedResources sends the resources that the proxy lacks, and then each change. Changes
-// are combined until the proxy acknowledges the previous response.
+// DeltaAggregatedResources sends the resources that the proxy lacks, and then each change. Changes are
+// combined until the proxy acknowledges the previous response.
 func (s *Server) DeltaAggregatedResources(stream deltaStream) error {
 	identity, _ := stream.Context().Value(identityKey{}).(Identity)
 	first, err := stream.Recv()
@@ -129,16 +127,15 @@ type follower struct {
 	requests <-chan *discovery.DeltaDiscoveryRequest
 	nonce    uint64
 	serving  context.Context
-	// initialVersion is the version that the proxy had when the stream started. No older version is
-	// sent until catchUpTimer fires.
+	// initialVersion is the version that the proxy had when the stream started. No older version is sent
+	// until catchUpTimer fires.
 	initialVersion string
 	catchUpTimer   <-chan time.Time
 }
 
-// catchUp is the time that a proxy with a newer version waits for this replica to observe the
-// resourceVersion of that version. A replica that cannot reach the API server is suspended, so
-// after this time the API server must have been restored from a backup, and its older state is
-// valid.
+// catchUp is the time that a proxy with a newer version waits for this replica to observe the resourceVersion
+// of that version. A replica that cannot reach the API server is suspended, so after this time the API server
+// must have been restored from a backup, and its older state is valid.
 const catchUp = time.Minute
 
 // errSuspended makes a proxy connect to another replica.
@@ -169,8 +166,7 @@ func (f *follower) serve(versions map[string]string) error {
 		} else {
 			changed, removed = current.since(sent)
 		}
-		// The first response is always sent, because its acknowledgement confirms the proxy's
-		// version.
+		// The first response is always sent, because its acknowledgement confirms the proxy's version.
 		if sent == nil || len(changed) > 0 || len(removed) > 0 {
 			if err := f.send(current, changed, removed); err != nil {
 				return err
@@ -188,8 +184,7 @@ func (f *follower) mustWait(current *snapshot, differs bool) bool {
 	return differs && current.order < distribution.Order(f.initialVersion)
 }
 
-// name returns the version name to send. A proxy with equal content keeps its version name if it is
-// newer.
+// name returns the version name to send. A proxy with equal content keeps its version name if it is newer.
 func (f *follower) name(current *snapshot, differs bool) string {
 	if !differs && current.order < distribution.Order(f.initialVersion) {
 		return f.initialVersion
@@ -231,8 +226,8 @@ func (f *follower) send(current *snapshot, changed []*entry, removed []string) e
 	}
 }
 
-// acknowledge records the acknowledgement of a version. detail contains the proxy's rejections,
-// unsent the errors of resources that were not sent.
+// acknowledge records the acknowledgement of a version. detail contains the proxy's rejections, unsent the
+// errors of resources that were not sent.
 func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []string) {
 	reasons := unsent[:len(unsent):len(unsent)]
 	if detail.GetMessage() != "" {
@@ -240,8 +235,8 @@ func (f *follower) acknowledge(version string, detail *rpc.Status, unsent []stri
 	}
 	refusal, isNews := distribution.JoinReasons(reasons), false
 	f.server.update(func() {
-		// The first acknowledgement counts as a change, because the proxy may have rejected the
-		// version at another replica.
+		// The first acknowledgement counts as a change, because the proxy may have rejected the version at
+		// another replica.
 		isNews = f.proxy.Refusal != refusal || f.proxy.Acknowledged == ""
 		f.proxy.Refusal, f.proxy.Acknowledged = refusal, version
 	})

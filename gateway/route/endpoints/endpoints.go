@@ -15,9 +15,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// Of returns the endpoints of a Service port, sorted by address, from the Service's EndpointSlices
-// in any order. For a dual-stack Service, it returns only addresses of its first family, so that no
-// pod receives two shares.
+// Of returns the endpoints of a Service port, sorted by address, from the Service's EndpointSlices in any
+// order. For a dual-stack Service, it returns only addresses of its first family, so that no pod receives two
+// shares.
 func Of(service *corev1.Service, port int32, endpointSlices []*discoveryv1.EndpointSlice) *resource.Endpoints {
 	index := slices.IndexFunc(service.Spec.Ports, func(p corev1.ServicePort) bool {
 		return p.Port == port && isTCP(p.Protocol)
@@ -70,8 +70,7 @@ func endpointsOf(
 	return found
 }
 
-// addEndpoint adds an endpoint. If two slices contain the endpoint, ready takes precedence over
-// draining.
+// addEndpoint adds an endpoint. If two slices contain the endpoint, ready takes precedence over draining.
 func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoint, port int32) {
 	conditions := endpoint.Conditions
 	ready := conditions.Ready == nil || *conditions.Ready
@@ -90,8 +89,8 @@ func addEndpoint(draining map[netip.AddrPort]bool, endpoint *discoveryv1.Endpoin
 	draining[at] = !ready && (!known || before)
 }
 
-// Has reports whether a Service port has an endpoint of any family that can serve connections, even
-// if it is terminating.
+// Has reports whether a Service port has an endpoint of any family that can serve connections, even if it is
+// terminating.
 func Has(service *corev1.Service, port int32, protocol corev1.Protocol, endpointSlices []*discoveryv1.EndpointSlice) bool {
 	name, known := PortName(service, port, protocol)
 	return known && slices.ContainsFunc(endpointSlices, func(slice *discoveryv1.EndpointSlice) bool {
@@ -104,8 +103,8 @@ func Has(service *corev1.Service, port int32, protocol corev1.Protocol, endpoint
 	})
 }
 
-// PortName returns the name of a Service port, which identifies the port in EndpointSlices. known
-// is false if the Service has no such port.
+// PortName returns the name of a Service port, which identifies the port in EndpointSlices. known is false if
+// the Service has no such port.
 func PortName(service *corev1.Service, port int32, protocol corev1.Protocol) (name string, known bool) {
 	for i := range service.Spec.Ports {
 		if p := &service.Spec.Ports[i]; p.Port == port && sameProtocol(p.Protocol, protocol) {

@@ -134,8 +134,8 @@ func GrantCommand(role, namespace string) string {
 		role, namespace)
 }
 
-// ownConditions contains the condition types of this controller. Other controllers may add
-// conditions of other types.
+// ownConditions contains the condition types of this controller. Other controllers may add conditions of
+// other types.
 var ownConditions = []string{
 	string(gatewayv1.GatewayConditionAccepted),
 	string(gatewayv1.GatewayConditionProgrammed),

@@ -30,17 +30,15 @@ type Objects struct {
 
 	Services   []*corev1.Service
 	Namespaces []*corev1.Namespace
-	// Secrets contains at least the Secrets of type kubernetes.io/tls, Users the Secrets of type
-	// Opaque that may contain users.
+	// Secrets contains at least the Secrets of type kubernetes.io/tls, Users the Secrets of type Opaque that
+	// may contain users.
 	Secrets    []*corev1.Secret
 	Users      []*corev1.Secret
 	ConfigMaps []*corev1.ConfigMap
-	// SecretNamespaces contains the namespaces whose Secrets the gateway may read; nil means all
-	// namespaces.
+	// SecretNamespaces contains the namespaces whose Secrets the gateway may read; nil means all namespaces.
 	SecretNamespaces map[string]bool
 
-	// GatewayAPIVersion is the annotation gateway.networking.k8s.io/bundle-version of the CRDs, or
-	// empty.
+	// GatewayAPIVersion is the annotation gateway.networking.k8s.io/bundle-version of the CRDs, or empty.
 	GatewayAPIVersion string
 }
 
@@ -50,15 +48,14 @@ type Settings struct {
 	IngressController string
 	// GatewayController is the value of spec.controllerName of the GatewayClasses to compile.
 	GatewayController gatewayv1.GatewayController
-	// AssumeCertificates treats all referenced Secrets as valid, for callers that may not read
-	// Secrets.
+	// AssumeCertificates treats all referenced Secrets as valid, for callers that may not read Secrets.
 	AssumeCertificates bool
 	// Now is the time at which the validity of certificates is checked; zero disables the check.
 	Now time.Time
 	// ReservedPorts are ports that proxies use for other purposes, such as probes and metrics.
 	ReservedPorts []int32
-	// NamespaceBytes limits the configuration of one namespace, and ProxyBytes that of all
-	// namespaces, in bytes of messages. The defaults are 64 MiB and 256 MiB.
+	// NamespaceBytes limits the configuration of one namespace, and ProxyBytes that of all namespaces, in
+	// bytes of messages. The defaults are 64 MiB and 256 MiB.
 	NamespaceBytes, ProxyBytes int64
 }
 

@@ -43,11 +43,11 @@ type Result struct {
 type Proxy struct {
 	// Owner is a Gateway, an IngressClass, or an Ingress with a dedicated VIP.
 	Owner Object
-	// Ports are the Service ports that the proxies serve, sorted. A listener without a certificate
-	// has its port, so that the VIP is kept. TCP and UDP listeners have none.
+	// Ports are the Service ports that the proxies serve, sorted. A listener without a certificate has its
+	// port, so that the VIP is kept. TCP and UDP listeners have none.
 	Ports []Port
-	// Resources are sorted by name and do not include Endpoints. They are shared between results
-	// and must not be modified.
+	// Resources are sorted by name and do not include Endpoints. They are shared between results and must not
+	// be modified.
 	Resources []*resource.Resource
 	// Backends are the Service ports whose Endpoints the proxies need, sorted.
 	Backends   []ServicePort
@@ -68,8 +68,8 @@ type Parameters struct {
 	PullSecrets                  []corev1.LocalObjectReference
 	NodeSelector                 map[string]string
 	Tolerations                  []corev1.Toleration
-	// TracingEndpoint is the collector of spans; empty disables tracing. TracingRatio is the ratio
-	// of sampled requests; empty selects the proxy's default.
+	// TracingEndpoint is the collector of spans; empty disables tracing. TracingRatio is the ratio of sampled
+	// requests; empty selects the proxy's default.
 	TracingEndpoint, TracingRatio string
 }
 
@@ -112,8 +112,7 @@ type Frontend struct {
 type WeightedService struct {
 	ServicePort
 	Weight int32
-	// Invalid is true if the reference does not resolve. The backend's share of connections is
-	// refused.
+	// Invalid is true if the reference does not resolve. The backend's share of connections is refused.
 	Invalid bool
 }
 
@@ -128,8 +127,7 @@ type IngressStatus struct {
 // IngressPort is a port at which an Ingress is served.
 type IngressPort struct {
 	Number int32
-	// Error is the reason of a Problem if a host of the Ingress is not served at the port;
-	// otherwise empty.
+	// Error is the reason of a Problem if a host of the Ingress is not served at the port; otherwise empty.
 	Error string
 }
 
@@ -142,14 +140,13 @@ type Status[T any] struct {
 
 // Statuses contains the statuses of Gateway API objects, sorted by namespace and name.
 //
-// They contain only the entries and conditions of this controller; those of other controllers are
-// not modified. Every route and policy of the cluster has a status, because the previous entry of
-// an object without parents or ancestors must be removed. GatewayClasses, Gateways and ListenerSets
-// have a status only if this controller manages them.
+// They contain only the entries and conditions of this controller; those of other controllers are not
+// modified. Every route and policy of the cluster has a status, because the previous entry of an object
+// without parents or ancestors must be removed. GatewayClasses, Gateways and ListenerSets have a status only
+// if this controller manages them.
 //
-// Condition Programmed reports whether the configuration is complete. The writer of the status sets
-// it to False (AddressNotAssigned, Pending) until there is a VIP and a proxy, and adds the
-// addresses.
+// Condition Programmed reports whether the configuration is complete. The writer of the status sets it to
+// False (AddressNotAssigned, Pending) until there is a VIP and a proxy, and adds the addresses.
 type Statuses struct {
 	GatewayClasses     []Status[gatewayv1.GatewayClassStatus]
 	Gateways           []Status[gatewayv1.GatewayStatus]
@@ -173,15 +170,14 @@ type Certificate struct {
 // maxExpiring is the maximum time before its expiry at which a certificate is reported.
 const maxExpiring = 14 * 24 * time.Hour
 
-// ExpiresSoonAt returns the time from which the certificate is reported as expiring soon: 14 days
-// or a sixth of its lifetime before its expiry, whichever is later. Certificates are usually
-// renewed earlier.
+// ExpiresSoonAt returns the time from which the certificate is reported as expiring soon: 14 days or a sixth
+// of its lifetime before its expiry, whichever is later. Certificates are usually renewed earlier.
 func (c Certificate) ExpiresSoonAt() time.Time {
 	return c.NotAfter.Add(-min(maxExpiring, c.NotAfter.Sub(c.NotBefore)/6))
 }
 
-// Merge returns the resources of a Proxy, which are sorted by name, and their Endpoints, in any
-// order, sorted by name.
+// Merge returns the resources of a Proxy, which are sorted by name, and their Endpoints, in any order, sorted
+// by name.
 func Merge(resources, endpoints []*resource.Resource) []*resource.Resource {
 	endpoints = slices.SortedFunc(slices.Values(endpoints), func(a, b *resource.Resource) int {
 		return strings.Compare(a.GetName(), b.GetName())

@@ -2,11 +2,10 @@
 
 package ownership
 
-// Claims contains the host names of routes of one kind at a listener. A lookup takes one map access
-// per label.
+// Claims contains the host names of routes of one kind at a listener. A lookup takes one map access per
+// label.
 type Claims[T any] struct {
-	// at maps a name to its oldest claim, and under a wildcard to the oldest claim of a name below
-	// it.
+	// at maps a name to its oldest claim, and under a wildcard to the oldest claim of a name below it.
 	at, under map[Host]claim[T]
 }
 
@@ -21,8 +20,8 @@ func NewClaims[T any]() *Claims[T] {
 	return &Claims[T]{at: map[Host]claim[T]{}, under: map[Host]claim[T]{}}
 }
 
-// Add adds the host names of a route. Routes must be added in ascending order of age; the oldest
-// route has the smallest age.
+// Add adds the host names of a route. Routes must be added in ascending order of age; the oldest route has
+// the smallest age.
 func (c *Claims[T]) Add(route T, age int, hosts []Host) {
 	for _, host := range hosts {
 		mine := claim[T]{route, age, host}
@@ -38,8 +37,7 @@ func (c *Claims[T]) Add(route T, age int, hosts []Host) {
 	}
 }
 
-// Oldest returns the oldest route with a host name that intersects one of hosts, and the
-// intersection.
+// Oldest returns the oldest route with a host name that intersects one of hosts, and the intersection.
 func (c *Claims[T]) Oldest(hosts []Host) (route T, common Host, known bool) {
 	age := 0
 	for _, host := range hosts {

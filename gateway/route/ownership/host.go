@@ -10,8 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// A Host is the host name of a rule in lower case. "" means all hosts, and a wildcard starts with
-// "*.".
+// A Host is the host name of a rule in lower case. "" means all hosts, and a wildcard starts with "*.".
 type Host string
 
 // ParseHost parses a host name. It removes a trailing dot and converts the name to lower case.
@@ -72,8 +71,8 @@ func (h Host) Parent() Host {
 	return Host("*." + rest)
 }
 
-// Wider returns the most specific wildcard that is wider than h and includes it according to
-// Gateway API, or "".
+// Wider returns the most specific wildcard that is wider than h and includes it according to Gateway API, or
+// "".
 func (h Host) Wider() Host {
 	return Host(strings.TrimPrefix(string(h), "*.")).Parent()
 }
@@ -86,14 +85,12 @@ func (h Host) Resource(kind resource.Hostname_Wildcard) *resource.Hostname {
 	return &resource.Hostname{Name: string(h)}
 }
 
-// isUnder reports whether a wildcard includes the host. As in Gateway API, "*" matches one or more
-// labels.
+// isUnder reports whether a wildcard includes the host. As in Gateway API, "*" matches one or more labels.
 func (h Host) isUnder(wildcard Host) bool {
 	return wildcard.IsWildcard() && len(h) > len(wildcard)-1 && strings.HasSuffix(string(h), string(wildcard[1:]))
 }
 
-// Intersect returns the hosts that both names match, if there are any (Gateway API: hostname
-// intersection).
+// Intersect returns the hosts that both names match, if there are any (Gateway API: hostname intersection).
 func Intersect(a, b Host) (Host, bool) {
 	switch {
 	case a == b, b == "":

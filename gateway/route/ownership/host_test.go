@@ -33,8 +33,8 @@ func TestIntersect(t *testing.T) {
 	}
 }
 
-// TestHostLength checks the maximum length of RFC 1035, section 2.3.4, without the dot and the
-// length octet of the root.
+// TestHostLength checks the maximum length of RFC 1035, section 2.3.4, without the dot and the length octet
+// of the root.
 func TestHostLength(t *testing.T) {
 	longest := strings.Repeat(strings.Repeat("a", 63)+".", 3) + strings.Repeat("b", 61)
 	if _, err := ParseHost(longest); err != nil {

@@ -23,9 +23,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// TestNonInterference checks that objects of namespace b, which are younger, do not affect the
-// clients of hosts of namespace a. With Strict this applies to all requests, in a class that shares
-// hosts to requests that no rule of b matches, and in both cases to all TLS handshakes.
+// TestNonInterference checks that objects of namespace b, which are younger, do not affect the clients of
+// hosts of namespace a. With Strict this applies to all requests, in a class that shares hosts to requests
+// that no rule of b matches, and in both cases to all TLS handshakes.
 func TestNonInterference(t *testing.T) {
 	compared := 0
 	// Rapid checks 100 worlds by default, which are too few.
@@ -37,8 +37,8 @@ func TestNonInterference(t *testing.T) {
 	}
 }
 
-// interferes compares the results for a random world with and without namespace b, and returns the
-// number of compared requests.
+// interferes compares the results for a random world with and without namespace b, and returns the number of
+// compared requests.
 func interferes(t *rapid.T) (compared int) {
 	w := drawWorld(t)
 	settings := model.DefaultSettings()
@@ -88,8 +88,8 @@ func newServed(t *rapid.T, proxy *model.Proxy) *served {
 	return s
 }
 
-// handshake returns the backend and group of passthrough, or the certificates. Both are empty if
-// the handshake is rejected.
+// handshake returns the backend and group of passthrough, or the certificates. Both are empty if the
+// handshake is rejected.
 func (s *served) handshake(name string) (result, group string) {
 	decision := s.DecideTLS(s.ports[443], name)
 	if decision.Rule != nil {
@@ -166,8 +166,7 @@ func (w *world) takesAll() bool {
 	})
 }
 
-// claims reports whether a route of namespace a has a host at an HTTP or TLS listener of its
-// Gateway.
+// claims reports whether a route of namespace a has a host at an HTTP or TLS listener of its Gateway.
 func (w *world) claims(host string, tls bool) bool {
 	matches := func(name gatewayv1.Hostname) bool {
 		_, both := ownership.Intersect(ownership.Host(host), ownership.Host(name))
@@ -237,8 +236,8 @@ func (w *world) namesOf(ingress *networkingv1.Ingress) (names []string) {
 	return names
 }
 
-// isBelowWildcard reports whether a host is a name of namespace b below a wildcard of a. Shared
-// hosts have the certificate of b then.
+// isBelowWildcard reports whether a host is a name of namespace b below a wildcard of a. Shared hosts have
+// the certificate of b then.
 func (w *world) isBelowWildcard(host string, owner model.Object) bool {
 	for _, ingress := range w.of["a"].Ingresses {
 		if isServedBy(ingress, owner) && slices.Contains(w.namesOf(ingress), host) {

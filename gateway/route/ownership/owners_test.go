@@ -8,8 +8,8 @@ import (
 	"pgregory.net/rapid"
 )
 
-// TestOwner checks that the oldest claim for a name or its wildcard determines the owner, and that
-// Strict admits no other namespace.
+// TestOwner checks that the oldest claim for a name or its wildcard determines the owner, and that Strict
+// admits no other namespace.
 func TestOwner(t *testing.T) {
 	type claimed struct {
 		host Host

@@ -85,8 +85,8 @@ type Class struct {
 	isSharingSet       bool
 }
 
-// HostOwnership returns whether namespaces can share hosts. Like ingress-nginx, classes with
-// ingress-nginx annotations share hosts by default.
+// HostOwnership returns whether namespaces can share hosts. Like ingress-nginx, classes with ingress-nginx
+// annotations share hosts by default.
 func (p *Class) HostOwnership() ownership.Sharing {
 	if !p.isSharingSet && p.Annotations == IngressNginx {
 		return ownership.InterNamespaceAllowed
@@ -111,8 +111,8 @@ const (
 // Problem is an invalid or unknown parameter.
 type Problem struct{ Key, Reason, Message string }
 
-// Parse parses the parameters in a ConfigMap. Invalid parameters have their defaults. ingress is
-// true for an IngressClass.
+// Parse parses the parameters in a ConfigMap. Invalid parameters have their defaults. ingress is true for an
+// IngressClass.
 func Parse(configMap *corev1.ConfigMap, ingress bool) (Class, []Problem) {
 	var found Class
 	var problems []Problem

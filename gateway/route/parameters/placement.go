@@ -14,8 +14,8 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// setPlacement parses a parameter for pods. It rejects values that the API server would reject,
-// because proxies would be missing without a reported problem.
+// setPlacement parses a parameter for pods. It rejects values that the API server would reject, because
+// proxies would be missing without a reported problem.
 func (p *Class) setPlacement(name, text string) (known bool, err error) {
 	switch name {
 	case PullSecrets:
@@ -60,8 +60,7 @@ func parseSelector(text string) (map[string]string, error) {
 	return selector, nil
 }
 
-// wrongToleration returns the reasons why the API server would reject a toleration (core/v1
-// Toleration).
+// wrongToleration returns the reasons why the API server would reject a toleration (core/v1 Toleration).
 func wrongToleration(toleration corev1.Toleration) (flaws []string) {
 	if toleration.Key != "" {
 		flaws = validation.IsQualifiedName(toleration.Key)

@@ -22,9 +22,9 @@ import (
 // epoch is the creation time of the first object of a text. Each following object is a minute younger.
 var epoch = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
 
-// Parse parses objects from YAML. Each object is younger than those before it. Kinds that
-// model.Objects does not contain are ignored. A Secret with the annotation test/certificate gets a
-// certificate for the names in the annotation, and a ConfigMap a CA certificate.
+// Parse parses objects from YAML. Each object is younger than those before it. Kinds that model.Objects does
+// not contain are ignored. A Secret with the annotation test/certificate gets a certificate for the names in
+// the annotation, and a ConfigMap a CA certificate.
 func Parse(text []byte) (*model.Objects, error) {
 	objects := &model.Objects{}
 	reader := yaml.NewYAMLReader(bufio.NewReader(bytes.NewReader(text)))

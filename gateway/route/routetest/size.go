@@ -16,8 +16,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Routes is the number of routes in a cluster of full size. Each route has two hosts and one
-// certificate.
+// Routes is the number of routes in a cluster of full size. Each route has two hosts and one certificate.
 const (
 	Routes         = 5000
 	sizeNamespaces = 100
@@ -96,8 +95,8 @@ func Ingresses() (*model.Objects, error) {
 	return objects, nil
 }
 
-// Gateways returns a Gateway, and for each route a ListenerSet and an HTTPRoute that is attached to
-// it and to the HTTP listener.
+// Gateways returns a Gateway, and for each route a ListenerSet and an HTTPRoute that is attached to it and to
+// the HTTP listener.
 func Gateways() (*model.Objects, error) {
 	objects, err := sizeCommon()
 	if err != nil {

@@ -107,8 +107,7 @@ func (c *Cluster) Start(ctx context.Context) error {
 // Synced waits until the cache is synced, and returns false if the context ends first.
 func (c *Cluster) Synced(ctx context.Context) bool { return c.cache.WaitForCacheSync(ctx) }
 
-// NodesChanged returns a channel that receives a value after a change of Nodes. Changes are
-// coalesced.
+// NodesChanged returns a channel that receives a value after a change of Nodes. Changes are coalesced.
 func (c *Cluster) NodesChanged() <-chan struct{} { return c.changed }
 
 // Nodes returns the nodes that have an address.
@@ -129,8 +128,8 @@ func (c *Cluster) Nodes(ctx context.Context) ([]collect.Node, error) {
 	return nodes, nil
 }
 
-// Services returns the Services of a namespace, or of all namespaces if it is empty, with the
-// counts of their endpoints.
+// Services returns the Services of a namespace, or of all namespaces if it is empty, with the counts of their
+// endpoints.
 func (c *Cluster) Services(ctx context.Context, namespace string) ([]Service, map[store.Name]Endpoints, error) {
 	services, slices := &corev1.ServiceList{}, &discoveryv1.EndpointSliceList{}
 	err := errors.Join(c.cache.List(ctx, services, client.InNamespace(namespace)), c.cache.List(ctx, slices, client.InNamespace(namespace)))
@@ -158,8 +157,8 @@ func (c *Cluster) Service(ctx context.Context, name store.Name) (found Service, 
 	return known(service), count(slices)[name], true, nil
 }
 
-// NodesOf returns the nodes with endpoints of a Service that can have flows. This includes
-// terminating endpoints.
+// NodesOf returns the nodes with endpoints of a Service that can have flows. This includes terminating
+// endpoints.
 func (c *Cluster) NodesOf(ctx context.Context, name store.Name) ([]string, error) {
 	found, err := c.slices(ctx, name)
 	if err != nil {

@@ -25,8 +25,8 @@ import (
 // maxAnswer limits the size of a response in bytes; an agent with 100,000 VIPs sends less.
 const maxAnswer = 64 << 20
 
-// newClient returns a client that authenticates to agents with the certificate in directory and
-// keeps one connection to each agent.
+// newClient returns a client that authenticates to agents with the certificate in directory and keeps one
+// connection to each agent.
 func newClient(directory string) *http.Client {
 	slots, shared := make(chan struct{}, connecting), &certificates{directory: directory}
 	dialer := &net.Dialer{Timeout: 3 * time.Second, KeepAlive: 15 * time.Second}
@@ -47,8 +47,7 @@ func newClient(directory string) *http.Client {
 			return (&tls.Dialer{NetDialer: dialer, Config: configuration}).DialContext(ctx, network, address)
 		},
 		ForceAttemptHTTP2: true,
-		// Pings detect a failed node; otherwise its connection would remain open until TCP times
-		// out.
+		// Pings detect a failed node; otherwise its connection would remain open until TCP times out.
 		HTTP2:           &http.HTTP2Config{SendPingTimeout: 10 * time.Second, PingTimeout: 5 * time.Second},
 		WriteBufferSize: 1 << 10,
 		IdleConnTimeout: 2 * live.WaitLimit,
@@ -98,8 +97,8 @@ func (c *certificates) config() (*tls.Config, error) {
 // bodies pools buffers of responses, because a thousand agents respond every five seconds.
 var bodies = sync.Pool{New: func() any { return new(bytes.Buffer) }}
 
-// get requests a path from an agent and decodes the JSON response. It returns an error if another
-// node responds.
+// get requests a path from an agent and decodes the JSON response. It returns an error if another node
+// responds.
 func (c *Collector) get(ctx context.Context, a *agent, path string, parameters url.Values, answer any) error {
 	return c.fetch(ctx, a, path, parameters, func(body []byte) (node string, err error) {
 		err = json.Unmarshal(body, answer)
@@ -107,8 +106,8 @@ func (c *Collector) get(ctx context.Context, a *agent, path string, parameters u
 	})
 }
 
-// fetch requests a path from an agent and passes the body to read, which returns the name of the
-// node in it and must not retain it.
+// fetch requests a path from an agent and passes the body to read, which returns the name of the node in it
+// and must not retain it.
 func (c *Collector) fetch(
 	ctx context.Context, a *agent, path string, parameters url.Values, read func(body []byte) (node string, err error),
 ) error {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package collect continuously copies counters and announcements of all nodes to a store, and
-// queries flows and drops on request.
+// Package collect continuously copies counters and announcements of all nodes to a store, and queries flows
+// and drops on request.
 package collect
 
 import (
@@ -25,13 +25,12 @@ const (
 	firstPause, lastPause = 250 * time.Millisecond, 8 * time.Second
 	// grace is added to the time that an agent may wait, for the time limit of a request.
 	grace = 10 * time.Second
-	// queryTimeout is the time limit for querying one agent, and maxQueries the maximum number of
-	// concurrent queries.
+	// queryTimeout is the time limit for querying one agent, and maxQueries the maximum number of concurrent
+	// queries.
 	queryTimeout, maxQueries = 5 * time.Second, 32
 	// connecting limits concurrent connection attempts, because each requires a TLS handshake.
 	connecting = 16
-	// wholes limits concurrent requests of complete states: decoding one with 10,000 VIPs takes a
-	// megabyte.
+	// wholes limits concurrent requests of complete states: decoding one with 10,000 VIPs takes a megabyte.
 	wholes = 4
 )
 
@@ -47,8 +46,8 @@ type Options struct {
 	// Directory contains ca.crt, client.crt and client.key, which are read for each new connection.
 	Directory string
 	Port      uint16
-	// Report is called with the error when requests to a node start to fail, and with nil when they
-	// succeed again.
+	// Report is called with the error when requests to a node start to fail, and with nil when they succeed
+	// again.
 	Report func(node string, err error)
 }
 
@@ -113,8 +112,8 @@ func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 
 var traffics = sync.Pool{New: func() any { return new(live.Traffic) }}
 
-// follow copies the traffic and the state of an agent. It requests the state after the first
-// response with traffic, so that both use one connection.
+// follow copies the traffic and the state of an agent. It requests the state after the first response with
+// traffic, so that both use one connection.
 func (c *Collector) follow(ctx context.Context, a *agent) {
 	var others sync.WaitGroup
 	defer others.Wait()
@@ -155,8 +154,7 @@ func (c *Collector) followState(ctx context.Context, a *agent) {
 			if ctx.Err() == nil {
 				c.options.Store.StateFailed(a.node.Name, time.Now())
 			}
-			// Request the complete state next: it is returned at once, but a request for changes
-			// would wait.
+			// Request the complete state next: it is returned at once, but a request for changes would wait.
 			cursor = ""
 			return err
 		}
@@ -238,8 +236,7 @@ func (c *Collector) Flows(ctx context.Context, nodes []string, query Query) (fou
 	return queryAgents[live.Flows](ctx, c, nodes, live.PathFlows, query)
 }
 
-// Drops returns the drops on all nodes, the names of nodes that did not answer, and the number of
-// nodes.
+// Drops returns the drops on all nodes, the names of nodes that did not answer, and the number of nodes.
 func (c *Collector) Drops(ctx context.Context, query Query) (found []live.Drops, silent []string, all int) {
 	c.mu.Lock()
 	nodes := make([]string, 0, len(c.agents))

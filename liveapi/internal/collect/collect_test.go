@@ -146,8 +146,8 @@ func newCollector(t *testing.T, directory string, port uint16) (*Collector, *sto
 	return New(Options{Store: s, Directory: directory, Port: port, Report: reports.report}), s, reports
 }
 
-// TestUntrustedAgents checks that responses are rejected, with a reported error, if the agent's
-// certificate is not trusted or another node answers.
+// TestUntrustedAgents checks that responses are rejected, with a reported error, if the agent's certificate
+// is not trusted or another node answers.
 func TestUntrustedAgents(t *testing.T) {
 	ours, theirs, directory := newAuthority(t), newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -181,8 +181,8 @@ func TestUntrustedAgents(t *testing.T) {
 	}
 }
 
-// TestRecoveredAgent checks that new connections use replaced certificates, and that a recovered
-// agent is queried again.
+// TestRecoveredAgent checks that new connections use replaced certificates, and that a recovered agent is
+// queried again.
 func TestRecoveredAgent(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)
@@ -226,8 +226,8 @@ func TestRecoveredAgent(t *testing.T) {
 	}
 }
 
-// TestQuestions checks that a query is sent to its nodes only, concurrently with the waiting
-// requests and over the same connection.
+// TestQuestions checks that a query is sent to its nodes only, concurrently with the waiting requests and
+// over the same connection.
 func TestQuestions(t *testing.T) {
 	ours, directory := newAuthority(t), t.TempDir()
 	ours.write(directory)

@@ -66,8 +66,8 @@ func (f *flows) List(ctx context.Context, options *internalversion.ListOptions) 
 		return nil, apierrors.NewInternalError(err)
 	}
 	limit := query.Limit
-	// An agent returns arbitrary flows if there are more than the limit, so only the maximum limit
-	// ensures that the latest flows are included.
+	// An agent returns arbitrary flows if there are more than the limit, so only the maximum limit ensures
+	// that the latest flows are included.
 	query.Limit = live.MaxLimit
 	answers, silent := f.sources.Collector.Flows(ctx, nodes, query)
 	slices.Sort(silent)

@@ -78,8 +78,7 @@ func TestRanges(t *testing.T) {
 	}
 }
 
-// TestFrontends checks that frontends with traffic are listed even if they no longer belong to the
-// Service.
+// TestFrontends checks that frontends with traffic are listed even if they no longer belong to the Service.
 func TestFrontends(t *testing.T) {
 	address, other := netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("2001:db8::1")
 	service := &cluster.Service{
@@ -157,8 +156,8 @@ func TestWatch(t *testing.T) {
 	})
 }
 
-// TestWatchIgnores checks that a change of an ignored field alone sends no event, and that the next
-// event contains it.
+// TestWatchIgnores checks that a change of an ignored field alone sends no event, and that the next event
+// contains it.
 func TestWatchIgnores(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0

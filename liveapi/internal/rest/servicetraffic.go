@@ -166,8 +166,7 @@ func trafficOf(service *cluster.Service, endpoints cluster.Endpoints, traffic *s
 	return made
 }
 
-// frontendsOf returns the frontends with counts, and the remaining frontends of the Service
-// without.
+// frontendsOf returns the frontends with counts, and the remaining frontends of the Service without.
 func frontendsOf(service *cluster.Service, counted []store.Frontend) []livev1alpha1.FrontendTraffic {
 	all := slices.Clone(counted)
 	for _, address := range service.Addresses {

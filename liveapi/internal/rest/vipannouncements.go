@@ -158,8 +158,8 @@ func (g *generations) changed() bool {
 	return changed
 }
 
-// since reports whether the store may have changed since a resource version. One second earlier is
-// included, because the replicas' clocks differ.
+// since reports whether the store may have changed since a resource version. One second earlier is included,
+// because the replicas' clocks differ.
 func (g *generations) since(resourceVersion string) bool {
 	millis, err := strconv.ParseInt(resourceVersion, 10, 64)
 	_, last := g.store.Changes()

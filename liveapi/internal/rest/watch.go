@@ -19,8 +19,8 @@ type polled struct {
 	interval time.Duration
 	// read returns a snapshot of the current objects, or previous if they are unchanged.
 	read func(previous *snapshot) (*snapshot, error)
-	// changedSince reports whether objects may have changed since a resource version. Nil means
-	// that they always may have.
+	// changedSince reports whether objects may have changed since a resource version. Nil means that they
+	// always may have.
 	changedSince func(resourceVersion string) bool
 	bookmark     func() runtime.Object
 }
@@ -102,9 +102,9 @@ type watcher struct {
 	result chan watch.Event
 }
 
-// startWatch starts a watch. It first sends all objects, unless the client has listed the current
-// ones, and then changes. It sends no events for objects that were deleted between the client's
-// list and the start of the watch.
+// startWatch starts a watch. It first sends all objects, unless the client has listed the current ones, and
+// then changes. It sends no events for objects that were deleted between the client's list and the start of
+// the watch.
 func startWatch(ctx context.Context, options *internalversion.ListOptions, polled polled) watch.Interface {
 	ctx, stop := context.WithCancel(ctx)
 	made := &watcher{polled: polled, stop: stop, result: make(chan watch.Event)}

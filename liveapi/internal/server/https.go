@@ -23,20 +23,17 @@ import (
 const (
 	// maxHeaderBytes limits a request's header. It is sufficient for the groups of a user.
 	maxHeaderBytes = 64 << 10
-	// maxStreams limits the concurrent requests of one connection. The cluster's API server opens
-	// more connections if necessary.
+	// maxStreams limits the concurrent requests of one connection. The cluster's API server opens more
+	// connections if necessary.
 	maxStreams = 250
-	// bufferBytes limits the unread bodies of a connection. It is the minimum that net/http
-	// accepts.
+	// bufferBytes limits the unread bodies of a connection. It is the minimum that net/http accepts.
 	bufferBytes = 64 << 10
-	// shutdownTimeout is the time for remaining responses after the library has drained its
-	// requests.
+	// shutdownTimeout is the time for remaining responses after the library has drained its requests.
 	shutdownTimeout = 2 * time.Second
 )
 
-// bounded serves HTTPS in place of k8s.io/apiserver, whose limits are not configurable: it reads
-// headers of up to 1 MiB for up to 32 seconds, and 256 KiB of each stream's body, before
-// authentication.
+// bounded serves HTTPS in place of k8s.io/apiserver, whose limits are not configurable: it reads headers of
+// up to 1 MiB for up to 32 seconds, and 256 KiB of each stream's body, before authentication.
 type bounded struct {
 	listener net.Listener
 	server   *http.Server

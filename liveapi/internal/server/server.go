@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server implements the aggregated API server. It delegates authentication and
-// authorization to the cluster's API server.
+// Package server implements the aggregated API server. It delegates authentication and authorization to the
+// cluster's API server.
 package server
 
 import (
@@ -31,8 +31,7 @@ import (
 	liverest "github.com/millrace-lb/millrace/liveapi/internal/rest"
 )
 
-// connections is sufficient for the agents of 5,000 nodes and the replicas of the cluster's API
-// server.
+// connections is sufficient for the agents of 5,000 nodes and the replicas of the cluster's API server.
 var connections = serving.Limits{Connections: 6144, PerSource: 16}
 
 // Options configures a Server.
@@ -41,12 +40,12 @@ type Options struct {
 	Address string
 	// CertDir contains tls.crt and tls.key, which are reloaded when they change.
 	CertDir string
-	// Kubeconfig is the file for the API server that authenticates and authorizes requests; empty
-	// selects the pod's ServiceAccount.
+	// Kubeconfig is the file for the API server that authenticates and authorizes requests; empty selects the
+	// pod's ServiceAccount.
 	Kubeconfig string
 	Storage    map[string]rest.Storage
-	// Synced waits until the caches are synced. It does not wait for agents, because an unavailable
-	// API blocks the deletion of all namespaces.
+	// Synced waits until the caches are synced. It does not wait for agents, because an unavailable API
+	// blocks the deletion of all namespaces.
 	Synced func(context.Context) bool
 	// Streams are handlers by path, whose requests have no time limit.
 	Streams map[string]http.Handler

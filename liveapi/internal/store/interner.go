@@ -2,8 +2,8 @@
 
 package store
 
-// interner maps values to numbers from 1, counts references, and reuses the numbers of values
-// without references.
+// interner maps values to numbers from 1, counts references, and reuses the numbers of values without
+// references.
 type interner[K comparable] struct {
 	numbers    map[K]uint32
 	values     []K

@@ -28,8 +28,8 @@ type Announcement struct {
 
 // Group is a group of nodes with the same decision.
 type Group struct {
-	// Peers are the peers to which the nodes announce the VIP. If it is empty, the VIP is withheld
-	// for Reason.
+	// Peers are the peers to which the nodes announce the VIP. If it is empty, the VIP is withheld for
+	// Reason.
 	Peers           []string
 	Reason, Message string
 	Count           int
@@ -77,8 +77,8 @@ func (s *Store) change(now time.Time) {
 	s.changedAt = now
 }
 
-// Changes returns the number of changes of announcements, sessions and nodes, and the time of the
-// last change. A change between silent and answering is not counted.
+// Changes returns the number of changes of announcements, sessions and nodes, and the time of the last
+// change. A change between silent and answering is not counted.
 func (s *Store) Changes() (generation uint64, last time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -137,8 +137,8 @@ func (s *Store) answering(now time.Time) bitset {
 	return set
 }
 
-// Announcing calls each with a function that counts the nodes that announce any of the given
-// addresses. The store is locked during the call.
+// Announcing calls each with a function that counts the nodes that announce any of the given addresses. The
+// store is locked during the call.
 func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip.Addr) int)) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -155,8 +155,8 @@ func (s *Store) Announcing(now time.Time, each func(count func(addresses []netip
 	})
 }
 
-// Announcements returns the announcements of all VIPs, sorted. Each group contains at most the
-// given number of names.
+// Announcements returns the announcements of all VIPs, sorted. Each group contains at most the given number
+// of names.
 func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverage) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -183,8 +183,8 @@ func (s *Store) Announcements(now time.Time, names int) ([]Announcement, Coverag
 	return all, s.coverage(now)
 }
 
-// Announcement returns the announcement of one VIP with the names of all nodes. ok is false if no
-// node has a decision about the VIP.
+// Announcement returns the announcement of one VIP with the names of all nodes. ok is false if no node has a
+// decision about the VIP.
 func (s *Store) Announcement(now time.Time, address netip.Addr) (found Announcement, coverage Coverage, ok bool) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -214,8 +214,7 @@ type decisionGroup struct {
 	ranges   [][2]int32
 }
 
-// addToGroup adds a node to the group with its decision. Nodes must be added in ascending order of
-// place.
+// addToGroup adds a node to the group with its decision. Nodes must be added in ascending order of place.
 func addToGroup(groups []decisionGroup, decision uint32, from *node, place int32, names int) []decisionGroup {
 	at := slices.IndexFunc(groups, func(g decisionGroup) bool { return g.decision == decision })
 	if at < 0 {

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package store stores the latest data of each agent and aggregates it over all nodes. It is pure:
-// callers pass the time. For each node, a frontend with counts takes two entries of 16 bytes, and a
-// decision about a VIP 4 bytes; texts are shared.
+// Package store stores the latest data of each agent and aggregates it over all nodes. It is pure: callers
+// pass the time. For each node, a frontend with counts takes two entries of 16 bytes, and a decision about a
+// VIP 4 bytes; texts are shared.
 package store
 
 import (
@@ -38,13 +38,13 @@ type Store struct {
 	slots     []*node
 	frontends interner[console.FrontendName]
 	reasons   interner[string]
-	// vips assigns numbers to VIPs with a decision. announcers[number] is the set of nodes that
-	// announce the VIP.
+	// vips assigns numbers to VIPs with a decision. announcers[number] is the set of nodes that announce the
+	// VIP.
 	vips       interner[netip.Addr]
 	announcers []bitset
 	decisions  interner[decision]
-	// generation counts the changes of announcements, sessions and nodes. changedAt is the time of
-	// the last one.
+	// generation counts the changes of announcements, sessions and nodes. changedAt is the time of the last
+	// one.
 	generation uint64
 	changedAt  time.Time
 }
@@ -54,18 +54,17 @@ type node struct {
 	number    int
 	samples   [2]sample
 	trafficAt time.Time
-	// hasState is true once the node's state was received. failingSince is the time since which
-	// requests for it fail, or zero.
+	// hasState is true once the node's state was received. failingSince is the time since which requests for
+	// it fail, or zero.
 	hasState     bool
 	failingSince time.Time
-	// decisions contains the numbers of decisions by the number of the VIP; 0 for a VIP that the
-	// node does not have.
+	// decisions contains the numbers of decisions by the number of the VIP; 0 for a VIP that the node does
+	// not have.
 	decisions []uint32
 	sessions  []console.BGPPeer
 }
 
-// decision is a decision to announce VIPs to peers, joined by commas, or the reason to withhold
-// them.
+// decision is a decision to announce VIPs to peers, joined by commas, or the reason to withhold them.
 type decision struct{ peers, reason, message string }
 
 // New returns a store without nodes.

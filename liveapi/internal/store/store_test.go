@@ -43,8 +43,8 @@ func frontend(service string, port uint16) console.FrontendName {
 	return console.FrontendName{VIP: vip, Port: port, Protocol: "TCP", Service: service}
 }
 
-// TestTraffic checks that rates are computed from the last two samples of each node, whatever their
-// lengths, and summed over nodes.
+// TestTraffic checks that rates are computed from the last two samples of each node, whatever their lengths,
+// and summed over nodes.
 func TestTraffic(t *testing.T) {
 	s := answering(start, "a", "b")
 	at := func(seconds int) time.Time { return start.Add(time.Duration(seconds) * time.Second) }
@@ -208,8 +208,8 @@ func TestSessions(t *testing.T) {
 	}
 }
 
-// TestNothingIsLeft checks that after any changes of nodes, VIPs and Services, the store equals a
-// store that received only the final state.
+// TestNothingIsLeft checks that after any changes of nodes, VIPs and Services, the store equals a store that
+// received only the final state.
 func TestNothingIsLeft(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		nodes := []string{"a", "b", "c"}

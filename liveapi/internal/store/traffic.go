@@ -23,8 +23,7 @@ type sample struct {
 	uplinks []console.Uplink
 }
 
-// entry contains the counts of a frontend. float32 has seven significant digits, which suffice for
-// rates.
+// entry contains the counts of a frontend. float32 has seven significant digits, which suffice for rates.
 type entry struct {
 	frontend                    uint32
 	connections, packets, bytes float32
@@ -68,8 +67,7 @@ type Traffic struct {
 	// Window is the longest averaging period of any node.
 	Window   time.Duration
 	Services map[Name]Service
-	// Drops are the rates of all dropped packets by reason. Uplinks are the uplinks that lost
-	// frames.
+	// Drops are the rates of all dropped packets by reason. Uplinks are the uplinks that lost frames.
 	Drops   map[string]float64
 	Uplinks []Uplink
 }

@@ -19,9 +19,9 @@ import (
 // authorityKey is the key of CA certificates in a ConfigMap (Gateway API: caCertificateRefs).
 const authorityKey = "ca.crt"
 
-// AuthorityOf returns the CA certificates of a ConfigMap. If the ConfigMap is invalid and its
-// previous version is used, it returns both a resource and a refusal. An empty ConfigMap revokes
-// its certificates, so it is not replaced by its previous version.
+// AuthorityOf returns the CA certificates of a ConfigMap. If the ConfigMap is invalid and its previous
+// version is used, it returns both a resource and a refusal. An empty ConfigMap revokes its certificates, so
+// it is not replaced by its previous version.
 func (c *Builder) AuthorityOf(from Referrer, reference gatewayv1.ObjectReference) (*resource.Resource, *Refusal) {
 	if reference.Group != "" || reference.Kind != model.KindConfigMap {
 		return nil, Refuse(model.ReasonUnsupported, gatewayv1.ListenerReasonInvalidCACertificateKind,

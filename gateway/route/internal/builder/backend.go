@@ -42,8 +42,7 @@ type Upstream struct {
 	Protocol resource.Backend_Protocol
 	// Passthrough is true if the client's TLS connection is passed through. No policy applies then.
 	Passthrough bool
-	// Tls requires TLS and therefore a policy. Without a policy, Unverified accepts any
-	// certificate.
+	// Tls requires TLS and therefore a policy. Without a policy, Unverified accepts any certificate.
 	Tls, Unverified bool
 }
 
@@ -94,8 +93,8 @@ func (c *Builder) Backend(of types.NamespacedName, port *corev1.ServicePort, spe
 	return found, nil
 }
 
-// usesProxyProtocol reports whether connections to a Service begin with a PROXY protocol header. It
-// returns false for HTTP backends, which receive header fields instead.
+// usesProxyProtocol reports whether connections to a Service begin with a PROXY protocol header. It returns
+// false for HTTP backends, which receive header fields instead.
 func (c *Builder) usesProxyProtocol(of types.NamespacedName, protocol resource.Backend_Protocol) (bool, *Refusal) {
 	version, ok := c.Index.services[of].Annotations[model.AnnotationProxyProtocol]
 	if protocol != resource.Backend_TCP {
@@ -108,8 +107,7 @@ func (c *Builder) usesProxyProtocol(of types.NamespacedName, protocol resource.B
 	return ok, nil
 }
 
-// Refused returns the reason why the backend's policy is invalid, so that its requests are refused,
-// or nil.
+// Refused returns the reason why the backend's policy is invalid, so that its requests are refused, or nil.
 func (b *Backend) Refused() *Refusal {
 	if b.policy == nil || b.policy.tls != nil {
 		return nil

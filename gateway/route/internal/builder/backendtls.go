@@ -23,15 +23,15 @@ import (
 // Policy is a BackendTLSPolicy that was read.
 type Policy struct {
 	Object *gatewayv1.BackendTLSPolicy
-	// tls is nil if the policy is invalid for the reason Accepted. Requests to its targets are
-	// refused then, never sent in plain text.
+	// tls is nil if the policy is invalid for the reason Accepted. Requests to its targets are refused then,
+	// never sent in plain text.
 	tls         *resource.BackendTLS
 	authorities []*resource.Resource
 	// Accepted and Resolved are the reasons of conditions that are False, or nil.
 	Accepted, Resolved *Refusal
 	Notes              []string
-	// Gateways are the Gateways that have routes to a target. Excluded are those for which the
-	// status has no room.
+	// Gateways are the Gateways that have routes to a target. Excluded are those for which the status has no
+	// room.
 	Gateways map[types.NamespacedName]bool
 	Excluded []types.NamespacedName
 }
@@ -45,13 +45,12 @@ type policies struct {
 	All       []*Policy
 	effective map[target]*Policy
 	Targeting map[types.NamespacedName][]*Policy
-	// unmatched contains policies for ports that do not exist, by Service. Such a policy closes all
-	// ports of the Service that have no other policy.
+	// unmatched contains policies for ports that do not exist, by Service. Such a policy closes all ports of
+	// the Service that have no other policy.
 	unmatched map[types.NamespacedName]*Policy
 }
 
-// readPolicies reads all policies. If several policies have the same target, the oldest one takes
-// effect.
+// readPolicies reads all policies. If several policies have the same target, the oldest one takes effect.
 func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 	c.Policies = policies{effective: map[target]*Policy{}, Targeting: map[types.NamespacedName][]*Policy{}, unmatched: map[types.NamespacedName]*Policy{}}
 	for _, object := range OldestFirst(objects) {
@@ -65,8 +64,8 @@ func (c *Builder) readPolicies(objects []*gatewayv1.BackendTLSPolicy) {
 
 const fieldAuthorities = "spec.validation.caCertificateRefs"
 
-// recordPolicy records the version of a policy, and its failure unless it is valid. A policy that
-// only conflicts with an older one is valid.
+// recordPolicy records the version of a policy, and its failure unless it is valid. A policy that only
+// conflicts with an older one is valid.
 func (c *Builder) recordPolicy(of *Policy) {
 	c.RecordVersion(model.KindBackendTLSPolicy, of.Object)
 	unit := model.Object{Kind: model.KindBackendTLSPolicy, Namespace: of.Object.Namespace, Name: of.Object.Name}
@@ -99,8 +98,7 @@ var tlsVersions = map[string]uint32{
 	"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// readOptions reads spec.options. An invalid value makes the policy invalid; unknown keys are
-// ignored.
+// readOptions reads spec.options. An invalid value makes the policy invalid; unknown keys are ignored.
 func (p *Policy) readOptions(into *resource.BackendTLS) bool {
 	for _, name := range slices.Sorted(maps.Keys(p.Object.Spec.Options)) {
 		var err error
@@ -146,8 +144,7 @@ func (c *Builder) readTargets(of *Policy) {
 			continue
 		}
 		at := target{service: types.NamespacedName{Namespace: of.Object.Namespace, Name: string(reference.Name)}, section: string(ptr.Deref(reference.SectionName, ""))}
-		// Policies are read one after another, so if the list contains this policy, it is the last
-		// entry.
+		// Policies are read one after another, so if the list contains this policy, it is the last entry.
 		if targets := c.Policies.Targeting[at.service]; len(targets) == 0 || targets[len(targets)-1] != of {
 			c.Policies.Targeting[at.service] = append(targets, of)
 		}
@@ -178,8 +175,8 @@ func (c *Builder) readTargets(of *Policy) {
 	}
 }
 
-// refuseTarget reports a target that is not a Service. If the policy has no other target, it has no
-// ancestor and therefore no status, so it is reported by an event.
+// refuseTarget reports a target that is not a Service. If the policy has no other target, it has no ancestor
+// and therefore no status, so it is reported by an event.
 func (c *Builder) refuseTarget(of *Policy, index int) {
 	reference := of.Object.Spec.TargetRefs[index]
 	field := fmt.Sprintf("spec.targetRefs[%d]", index)
@@ -201,8 +198,7 @@ func (p *policies) addUnmatched(found *Policy, service types.NamespacedName, ref
 	}
 }
 
-// forPort returns the policy for a port. A policy for the named port takes precedence over one for
-// all ports.
+// forPort returns the policy for a port. A policy for the named port takes precedence over one for all ports.
 func (p *policies) forPort(service types.NamespacedName, port *corev1.ServicePort) *Policy {
 	if len(p.Targeting) == 0 {
 		return nil
@@ -283,8 +279,8 @@ func (c *Builder) readAuthorities(of *Policy, into *resource.BackendTLS) bool {
 	return true
 }
 
-// Excludes reports whether the policy is not implemented for a Gateway because its status has no
-// room for the Gateway (Gateway API: PolicyStatus.ancestors).
+// Excludes reports whether the policy is not implemented for a Gateway because its status has no room for the
+// Gateway (Gateway API: PolicyStatus.ancestors).
 func (p *Policy) Excludes(gateway types.NamespacedName) bool {
 	return slices.Contains(p.Excluded, gateway)
 }

@@ -11,31 +11,29 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Default limits of a proxy's configuration in bytes of its messages. A proxy accepts at most 512
-// MiB in one transaction, and its memory usage grows with the configuration.
+// Default limits of a proxy's configuration in bytes of its messages. A proxy accepts at most 512 MiB in one
+// transaction, and its memory usage grows with the configuration.
 const (
 	defaultNamespaceBytes = 64 << 20
 	defaultProxyBytes     = 256 << 20
 )
 
-// Estimated sizes in bytes of a listener or route group, and of a path, without the texts of the
-// object.
+// Estimated sizes in bytes of a listener or route group, and of a path, without the texts of the object.
 const (
 	EntryBytes = 128
 	PathBytes  = 64
-	// ReserveParts is the divisor of a namespace's limit for the reserve: the room for rules that
-	// answer 500 for objects that exceed the limit.
+	// ReserveParts is the divisor of a namespace's limit for the reserve: the room for rules that answer 500
+	// for objects that exceed the limit.
 	ReserveParts = 4
 )
 
-// Budget limits the part of a proxy's configuration that each namespace uses. The author of the
-// Gateway or class is not limited.
+// Budget limits the part of a proxy's configuration that each namespace uses. The author of the Gateway or
+// class is not limited.
 type Budget struct {
 	limit int64
 	// fixed is the usage without routes, and Used the usage with routes, in bytes by namespace.
 	fixed, Used map[string]int64
-	// reserve is the limit for closed paths of each namespace, and closing the usage of the
-	// reserve.
+	// reserve is the limit for closed paths of each namespace, and closing the usage of the reserve.
 	reserve int64
 	closing map[string]int64
 	// Closed contains the namespaces that exceeded the reserve. None of their rules is served.
@@ -50,9 +48,9 @@ func NewBudget(most int64) *Budget {
 	}
 }
 
-// AllocateReserve allocates bytes of the reserve and reports whether there was room. If the reserve
-// is exceeded, the namespace is closed, because its other objects could serve requests that the
-// protecting object would reject.
+// AllocateReserve allocates bytes of the reserve and reports whether there was room. If the reserve is
+// exceeded, the namespace is closed, because its other objects could serve requests that the protecting
+// object would reject.
 func (b *Budget) AllocateReserve(namespace string, bytes int64) bool {
 	if b.closing[namespace] += bytes; b.closing[namespace] > b.reserve {
 		b.Closed[namespace] = true
@@ -60,8 +58,8 @@ func (b *Budget) AllocateReserve(namespace string, bytes int64) bool {
 	return !b.Closed[namespace]
 }
 
-// Allocate adds bytes to the usage of a namespace, unless it would exceed the limit, and reports
-// whether it did.
+// Allocate adds bytes to the usage of a namespace, unless it would exceed the limit, and reports whether it
+// did.
 func (b *Budget) Allocate(namespace string, bytes int64) bool {
 	if b.Used[namespace]+bytes > b.limit {
 		return false
@@ -80,8 +78,8 @@ func (b *Budget) Reset() {
 	clear(b.Closed)
 }
 
-// Share lowers the limit of all namespaces so that their usage is at most total, and reports
-// whether that was necessary. Namespaces below the new limit are not affected.
+// Share lowers the limit of all namespaces so that their usage is at most total, and reports whether that was
+// necessary. Namespaces below the new limit are not affected.
 func (b *Budget) Share(total int64) bool {
 	sum := func(most int64) (all int64) {
 		for namespace, bytes := range b.Used {
@@ -97,9 +95,9 @@ func (b *Budget) Share(total int64) bool {
 	return true
 }
 
-// LimitExceeded returns the refusal of an object that exceeds its namespace's limit. The message
-// does not contain the current usage, because up to a hundred changes per second of older objects
-// would rewrite the statuses of all refused objects.
+// LimitExceeded returns the refusal of an object that exceeds its namespace's limit. The message does not
+// contain the current usage, because up to a hundred changes per second of older objects would rewrite the
+// statuses of all refused objects.
 func (c *Builder) LimitExceeded(field, namespace string) *Refusal {
 	return Refuse(model.ReasonLimitExceeded, model.ReasonLimitExceeded,
 		"%s: older objects of namespace %s use its share of the configuration of these proxies: %d bytes, "+

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package builder implements the parts that the compilers of Ingresses and Gateway API have in
-// common. It resolves references to Services, Secrets and BackendTLSPolicies, limits the
-// configuration of namespaces, and collects problems and the resources of proxies. It is pure.
+// Package builder implements the parts that the compilers of Ingresses and Gateway API have in common. It
+// resolves references to Services, Secrets and BackendTLSPolicies, limits the configuration of namespaces,
+// and collects problems and the resources of proxies. It is pure.
 package builder
 
 import (
@@ -20,14 +20,14 @@ import (
 // Versions contains the last versions of objects that compiled.
 type Versions map[model.Object]metav1.Object
 
-// Builder is the shared state of one compilation. It resolves references and collects the result,
-// the problems and the compiled versions of objects.
+// Builder is the shared state of one compilation. It resolves references and collects the result, the
+// problems and the compiled versions of objects.
 type Builder struct {
 	Settings model.Settings
 	Index    *index
 	Result   *model.Result
-	// Retained contains the failures of objects whose previous versions are compiled, Failed those
-	// of this compilation.
+	// Retained contains the failures of objects whose previous versions are compiled, Failed those of this
+	// compilation.
 	Retained, Failed map[model.Object][]model.Problem
 	// Good contains the versions of objects that this compilation uses.
 	Good Versions
@@ -68,8 +68,8 @@ func (c *Builder) RecordVersion(kind string, object metav1.Object) {
 	c.Good[model.Object{Kind: kind, Namespace: object.GetNamespace(), Name: object.GetName()}] = object
 }
 
-// AddFailure records invalid content of an object. The object is then compiled in its previous
-// valid version, if there is one.
+// AddFailure records invalid content of an object. The object is then compiled in its previous valid version,
+// if there is one.
 func (c *Builder) AddFailure(object model.Object, field, reason, message string) {
 	// The rest of the message describes effects that the previous version does not have.
 	for _, result := range []string{"; requests ", "; its requests "} {
@@ -78,8 +78,8 @@ func (c *Builder) AddFailure(object model.Object, field, reason, message string)
 	c.Failed[object] = append(c.Failed[object], model.Problem{Object: object, Field: field, Reason: reason, Message: message})
 }
 
-// isFailure reports whether a problem is caused by the content of its object. Problems of backends
-// are caused by other objects.
+// isFailure reports whether a problem is caused by the content of its object. Problems of backends are caused
+// by other objects.
 func isFailure(object model.Object, field, reason string) bool {
 	switch {
 	case object.Kind == model.KindConfigMap, reason == model.ReasonAnnotationRejected:
@@ -99,8 +99,8 @@ func (c *Builder) AddProblem(object model.Object, field, reason, message string)
 	}
 }
 
-// AddRetained adds retained objects and their problems to the result. It adds no problems for
-// routes, which have a condition instead.
+// AddRetained adds retained objects and their problems to the result. It adds no problems for routes, which
+// have a condition instead.
 func (c *Builder) AddRetained() {
 	for _, failures := range c.Retained {
 		for _, failure := range failures {

@@ -18,8 +18,8 @@ const lowPortOffset = 8000
 // firstSparePort is the first target port for ports whose usual target port is taken or reserved.
 const firstSparePort = 20000
 
-// TargetPorts maps VIP ports to ports of the proxy. A port keeps its target when other ports
-// change, unless spare targets collide.
+// TargetPorts maps VIP ports to ports of the proxy. A port keeps its target when other ports change, unless
+// spare targets collide.
 func TargetPorts(ports map[int32]bool, reserved []int32) []model.Port {
 	taken := map[int32]bool{}
 	for _, port := range reserved {

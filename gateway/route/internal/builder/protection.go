@@ -73,8 +73,8 @@ var protectingValues = map[string]string{
 	"tailscale.com/funnel":             "false",
 }
 
-// ReportUnprotected adds a problem if an object has annotations of other controllers that restrict
-// clients and have no effect here.
+// ReportUnprotected adds a problem if an object has annotations of other controllers that restrict clients
+// and have no effect here.
 func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]string, carriesNginx bool) {
 	var found []string
 	for _, name := range slices.Sorted(maps.Keys(annotations)) {
@@ -89,8 +89,8 @@ func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]
 	}
 }
 
-// isSnippet reports whether an annotation is a configuration snippet for another proxy, which may
-// restrict clients.
+// isSnippet reports whether an annotation is a configuration snippet for another proxy, which may restrict
+// clients.
 func isSnippet(name string) bool {
 	prefix, rest, _ := strings.Cut(name, "/")
 	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))

@@ -24,13 +24,11 @@ type index struct {
 	services map[types.NamespacedName]*corev1.Service
 	secrets  map[types.NamespacedName]*corev1.Secret
 	Users    map[types.NamespacedName]*corev1.Secret
-	// readable contains the namespaces whose Secrets the gateway may read; nil means all
-	// namespaces.
+	// readable contains the namespaces whose Secrets the gateway may read; nil means all namespaces.
 	readable   map[string]bool
 	ConfigMaps map[types.NamespacedName]*corev1.ConfigMap
 	Namespaces map[string]labels.Set
-	// grants contains the ReferenceGrants by their namespace, which is the namespace of the
-	// targets.
+	// grants contains the ReferenceGrants by their namespace, which is the namespace of the targets.
 	grants map[string][]*gatewayv1.ReferenceGrant
 }
 
@@ -74,8 +72,8 @@ func (i *index) MissingSecret(at types.NamespacedName, of corev1.SecretType) *Re
 	return Refuse(model.ReasonNotFound, "", "there is no Secret %s/%s of type %s", at.Namespace, at.Name, of)
 }
 
-// Referrer is the kind and namespace of an object that refers to another one: an Ingress or an
-// object of Gateway API.
+// Referrer is the kind and namespace of an object that refers to another one: an Ingress or an object of
+// Gateway API.
 type Referrer struct{ Kind, Namespace string }
 
 func (r Referrer) group() string {

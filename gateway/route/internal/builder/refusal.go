@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// Messages for conflicts with an object of another namespace. They do not name the other object,
-// because the author may not be permitted to see it.
+// Messages for conflicts with an object of another namespace. They do not name the other object, because the
+// author may not be permitted to see it.
 const (
 	HostOwned = "the host is owned by an older object of another namespace"
 	PathOwned = "the path of the host belongs to an older object of another namespace"

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// reuse returns the resources sorted by name, with the previous pointers of unchanged ones. Because
-// most names were in the previous list, only the new ones need sorting.
+// reuse returns the resources sorted by name, with the previous pointers of unchanged ones. Because most
+// names were in the previous list, only the new ones need sorting.
 func reuse(before []*resource.Resource, resources map[string]*resource.Resource) []*resource.Resource {
 	kept := make([]*resource.Resource, 0, len(resources))
 	for _, previous := range before {
@@ -39,8 +39,8 @@ func reuse(before []*resource.Resource, resources map[string]*resource.Resource)
 
 func compareName(r *resource.Resource, name string) int { return strings.Compare(r.GetName(), name) }
 
-// sameResource reports whether two resources with the same name are equal. The most frequent
-// messages are compared field by field, because proto.Equal takes 20 times as long.
+// sameResource reports whether two resources with the same name are equal. The most frequent messages are
+// compared field by field, because proto.Equal takes 20 times as long.
 func sameResource(a, b *resource.Resource) bool {
 	if a == b {
 		return true

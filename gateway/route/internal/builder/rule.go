@@ -14,8 +14,8 @@ func WithMatch(rule *resource.Rule, match *resource.Match) *resource.Rule {
 	}
 }
 
-// ClosedRule returns a rule with only the match and the guards of another. It has no backends, so
-// it answers 500.
+// ClosedRule returns a rule with only the match and the guards of another. It has no backends, so it answers
+// 500.
 func ClosedRule(of *resource.Rule) *resource.Rule {
 	closed := &resource.Rule{Route: of.Route, Match: of.Match}
 	for _, filter := range of.Filters {

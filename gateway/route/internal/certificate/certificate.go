@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificate parses the certificates of Secrets. While the certificate of a Secret is
-// invalid, it retains the previous one. It is pure.
+// Package certificate parses the certificates of Secrets. While the certificate of a Secret is invalid, it
+// retains the previous one. It is pure.
 package certificate
 
 import (
@@ -33,15 +33,15 @@ type Certificate struct {
 	leaf *x509.Certificate
 	// Problem is the reason why the certificate cannot be served, or empty.
 	Problem string
-	// Flaw is a problem of a certificate that is served nevertheless, or empty. IsStale is true for
-	// the previous certificate of a Secret.
+	// Flaw is a problem of a certificate that is served nevertheless, or empty. IsStale is true for the
+	// previous certificate of a Secret.
 	Flaw    string
 	IsStale bool
 	last    *Certificate
 }
 
-// Covers reports whether the certificate is valid for a host. A wildcard host requires the same
-// wildcard. Every certificate covers the host "".
+// Covers reports whether the certificate is valid for a host. A wildcard host requires the same wildcard.
+// Every certificate covers the host "".
 func (c *Certificate) Covers(host ownership.Host) bool {
 	if host == "" || c.leaf == nil {
 		return true
@@ -54,8 +54,7 @@ func (c *Certificate) Covers(host ownership.Host) bool {
 	return c.leaf.VerifyHostname(string(host)) == nil
 }
 
-// Names returns the DNS names of the certificate, or its common name if it has no alternative
-// names.
+// Names returns the DNS names of the certificate, or its common name if it has no alternative names.
 func (c *Certificate) Names() []string {
 	if isNamedByCommonName(c.leaf) {
 		return []string{c.leaf.Subject.CommonName}
@@ -63,15 +62,14 @@ func (c *Certificate) Names() []string {
 	return c.leaf.DNSNames
 }
 
-// isNamedByCommonName reports whether a certificate has a common name only. Browsers and Go have
-// rejected such names since 2017, unlike OpenSSL.
+// isNamedByCommonName reports whether a certificate has a common name only. Browsers and Go have rejected
+// such names since 2017, unlike OpenSSL.
 func isNamedByCommonName(leaf *x509.Certificate) bool {
 	return leaf.Subject.CommonName != "" &&
 		len(leaf.DNSNames)+len(leaf.IPAddresses)+len(leaf.URIs)+len(leaf.EmailAddresses) == 0
 }
 
-// EllipticFirst returns the certificates with elliptic curve keys first, because their handshakes
-// are faster.
+// EllipticFirst returns the certificates with elliptic curve keys first, because their handshakes are faster.
 func EllipticFirst(certificates []*Certificate) []*Certificate {
 	if len(certificates) < 2 {
 		return certificates
@@ -91,8 +89,7 @@ func (c *Certificate) keyRank() int {
 }
 
 // maxChain limits the size of a certificate chain in bytes, because no budget counts the memory of
-// handshakes. Chains are much shorter, and OpenSSL clients accept at most 100 KB
-// (SSL_CTX_set_max_cert_list).
+// handshakes. Chains are much shorter, and OpenSSL clients accept at most 100 KB (SSL_CTX_set_max_cert_list).
 const maxChain = 64 << 10
 
 func parse(secret *corev1.Secret) *Certificate {
@@ -155,8 +152,8 @@ type version struct {
 // Cache contains the parsed certificates of Secrets.
 type Cache struct {
 	current, previous map[version]*Certificate
-	// used contains the certificates of this compilation. good contains those of this compilation
-	// that can be served, and lastGood those of the previous one.
+	// used contains the certificates of this compilation. good contains those of this compilation that can be
+	// served, and lastGood those of the previous one.
 	used, good, lastGood map[types.NamespacedName]*Certificate
 	stale                map[types.NamespacedName]bool
 }
@@ -171,8 +168,8 @@ func (c *Cache) Begin() {
 // End ends a compilation and drops the certificates that it did not use.
 func (c *Cache) End() { c.previous, c.used, c.lastGood = nil, nil, nil }
 
-// Get returns the certificate of a Secret. It returns the previous valid certificate while the
-// current one is invalid or outside of its validity period.
+// Get returns the certificate of a Secret. It returns the previous valid certificate while the current one is
+// invalid or outside of its validity period.
 func (c *Cache) Get(secret *corev1.Secret, now time.Time) *Certificate {
 	at := model.KeyOf(secret)
 	if found := c.used[at]; found != nil {
@@ -199,8 +196,8 @@ func (c *Cache) Get(secret *corev1.Secret, now time.Time) *Certificate {
 	return served
 }
 
-// PreviousFor returns the previous certificate of a Secret if it covers a host, which the current
-// one does not cover, or nil.
+// PreviousFor returns the previous certificate of a Secret if it covers a host, which the current one does
+// not cover, or nil.
 func (c *Cache) PreviousFor(host ownership.Host, of types.NamespacedName, found *Certificate) *Certificate {
 	if found.last == nil || !found.last.Covers(host) {
 		return nil
@@ -212,8 +209,7 @@ func (c *Cache) PreviousFor(host ownership.Host, of types.NamespacedName, found 
 	}}
 }
 
-// at returns the certificate with its flaw at a time. With the zero time, its validity period is
-// not checked.
+// at returns the certificate with its flaw at a time. With the zero time, its validity period is not checked.
 func (c *Certificate) at(now time.Time) *Certificate {
 	flawed := *c
 	switch {
@@ -254,8 +250,8 @@ func (c *Cache) StaleSecrets() (found []model.Object) {
 	return found
 }
 
-// List returns the certificates of the compilation, sorted. With the zero time, expiring
-// certificates are not reported.
+// List returns the certificates of the compilation, sorted. With the zero time, expiring certificates are not
+// reported.
 func (c *Cache) List(now time.Time) []model.Certificate {
 	found := make([]model.Certificate, 0, len(c.used))
 	for _, at := range slices.SortedFunc(maps.Keys(c.used), model.CompareKeys) {

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// attach attaches a route to a parent and returns the route's conditions for it, or nil if another
-// controller manages the parent.
+// attach attaches a route to a parent and returns the route's conditions for it, or nil if another controller
+// manages the parent.
 func (c *compiler) attach(of *route, parent gatewayv1.ParentReference) []metav1.Condition {
 	listeners, ours := c.parentListeners(of, parent)
 	if !ours {
@@ -51,8 +51,7 @@ func (c *compiler) attach(of *route, parent gatewayv1.ParentReference) []metav1.
 	return conditions
 }
 
-// parentListeners returns the listeners of a parent, or false if this controller does not manage
-// the parent.
+// parentListeners returns the listeners of a parent, or false if this controller does not manage the parent.
 func (c *compiler) parentListeners(of *route, parent gatewayv1.ParentReference) ([]*listener, bool) {
 	if parent.Group != nil && *parent.Group != gatewayv1.GroupName {
 		return nil, false
@@ -79,8 +78,8 @@ type candidate struct {
 	hosts    []ownership.Host
 }
 
-// attachAll attaches a route to the listeners that accept it, or returns the reason why none does.
-// A refused route does not count in attachedRoutes, and its valid rules answer 500.
+// attachAll attaches a route to the listeners that accept it, or returns the reason why none does. A refused
+// route does not count in attachedRoutes, and its valid rules answer 500.
 func (c *compiler) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *builder.Refusal {
 	refused := builder.Refuse(model.ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate
@@ -115,8 +114,8 @@ func (l *listener) isSelectedBy(parent gatewayv1.ParentReference) bool {
 		(ptr.Deref(parent.Port, 0) == 0 || *parent.Port == l.spec.Port)
 }
 
-// accept returns the host names for which a listener accepts a route. If it does not, step is the
-// number of the failed check.
+// accept returns the host names for which a listener accepts a route. If it does not, step is the number of
+// the failed check.
 func (l *listener) accept(of *route) (hosts []ownership.Host, step int, refused *builder.Refusal) {
 	if !l.allows(of.kind) || !l.namespaces(of.object.GetNamespace()) {
 		return nil, 1, builder.Refuse(model.ReasonInvalid, gatewayv1.RouteReasonNotAllowedByListeners,
@@ -161,8 +160,8 @@ func (l *listener) intersection(hosts []ownership.Host) []ownership.Host {
 // conflictingKind maps a route kind to the kind that cannot have the same host names at a listener.
 var conflictingKind = map[string]string{model.KindHTTPRoute: model.KindGRPCRoute, model.KindGRPCRoute: model.KindHTTPRoute}
 
-// hostConflict refuses an HTTPRoute or GRPCRoute if an older route of the other kind has one of its
-// host names (Gateway API: GRPCRoute, cross serving).
+// hostConflict refuses an HTTPRoute or GRPCRoute if an older route of the other kind has one of its host
+// names (Gateway API: GRPCRoute, cross serving).
 func (l *listener) hostConflict(of *route, hosts []ownership.Host) *builder.Refusal {
 	other := conflictingKind[of.kind]
 	if other == "" || !slices.Contains(l.attachedKinds, other) {
@@ -180,8 +179,8 @@ func (l *listener) hostConflict(of *route, hosts []ownership.Host) *builder.Refu
 		"spec.hostnames: %s %s is older and has %s, too", older.kind, name, host)
 }
 
-// claimsOf returns the claims of a kind's routes. They are built on first use, because most
-// listeners have routes of one kind only.
+// claimsOf returns the claims of a kind's routes. They are built on first use, because most listeners have
+// routes of one kind only.
 func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	if l.claims[kind] == nil {
 		if l.claims == nil {
@@ -197,8 +196,8 @@ func (l *listener) claimsOf(kind string) *ownership.Claims[*route] {
 	return l.claims[kind]
 }
 
-// claim adds an attachment to the claims of its kind if they are built. A route that is not
-// accepted claims nothing.
+// claim adds an attachment to the claims of its kind if they are built. A route that is not accepted claims
+// nothing.
 func (l *listener) claim(of attachment) {
 	if !slices.Contains(l.attachedKinds, of.route.kind) {
 		l.attachedKinds = append(l.attachedKinds, of.route.kind)

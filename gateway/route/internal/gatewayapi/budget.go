@@ -37,8 +37,8 @@ func (c *compiler) shareListeners(g *gateway) {
 	g.budget.SetFixed()
 }
 
-// admitRoute allocates room for a route at the listeners of a Gateway, or refuses the route. A host
-// name counts once, because listeners share its route group.
+// admitRoute allocates room for a route at the listeners of a Gateway, or refuses the route. A host name
+// counts once, because listeners share its route group.
 func (c *compiler) admitRoute(of *route, at []candidate) *builder.Refusal {
 	if at[0].listener.layer4() {
 		return nil
@@ -69,12 +69,12 @@ type charge struct {
 	host    ownership.Host
 }
 
-// readLimitFactor is the multiple of the namespace's limit up to which its routes are read. Reading
-// more would delay other namespaces.
+// readLimitFactor is the multiple of the namespace's limit up to which its routes are read. Reading more
+// would delay other namespaces.
 const readLimitFactor = 2
 
-// refuseUnread refuses a route without reading it if the routes of its namespace exceed the limit
-// for reading.
+// refuseUnread refuses a route without reading it if the routes of its namespace exceed the limit for
+// reading.
 func (c *compiler) refuseUnread(of *route, listeners []*listener) *builder.Refusal {
 	namespace := of.object.GetNamespace()
 	if of.isRead || c.read[namespace] <= readLimitFactor*c.Settings.NamespaceBytes {
@@ -102,8 +102,8 @@ func (c *compiler) closeProtected(of *route, at []candidate) {
 	}
 }
 
-// closedAge is added to the ages of closed routes, because a route may be served at one listener
-// and closed at another.
+// closedAge is added to the ages of closed routes, because a route may be served at one listener and closed
+// at another.
 const closedAge = 1 << 32
 
 func (r *route) closed(onlyProtecting bool) *route {
@@ -131,8 +131,8 @@ func rulesBytes(rules []*orderedRule) (bytes int64) {
 	return bytes
 }
 
-// attachShared attaches all routes. If they exceed the limit of a proxy, it attaches them again
-// with lower limits of namespaces.
+// attachShared attaches all routes. If they exceed the limit of a proxy, it attaches them again with lower
+// limits of namespaces.
 func (c *compiler) attachShared(all []*route) {
 	c.attachRoutes(all)
 	again := false

@@ -29,13 +29,13 @@ func (l *listener) transport() transport {
 	return transport{l.spec.Port, l.spec.Protocol == gatewayv1.UDPProtocolType}
 }
 
-// maxPorts limits the ports of a Gateway and its ListenerSets. Each is a port of the Service and a
-// socket of every proxy.
+// maxPorts limits the ports of a Gateway and its ListenerSets. Each is a port of the Service and a socket of
+// every proxy.
 const maxPorts = 256
 
-// conflicts refuses conflicting listeners, and listeners beyond maxPorts. If listeners of the
-// Gateway itself conflict, all of them are refused. A listener of a ListenerSet is refused if it
-// conflicts with a listener of the Gateway or of an older ListenerSet.
+// conflicts refuses conflicting listeners, and listeners beyond maxPorts. If listeners of the Gateway itself
+// conflict, all of them are refused. A listener of a ListenerSet is refused if it conflicts with a listener
+// of the Gateway or of an older ListenerSet.
 func conflicts(listeners []*listener) {
 	ownConflicts(listeners)
 	uses := map[transport]*portUse{}
@@ -117,8 +117,8 @@ func (l *listener) nameOf(other *listener) string {
 	return fmt.Sprintf("listener %s of %s %s/%s", other.spec.Name, other.ownerKind, other.owner.GetNamespace(), other.owner.GetName())
 }
 
-// family returns the protocol for comparisons. HTTPS and TLS are equal, because they can share a
-// port by server name.
+// family returns the protocol for comparisons. HTTPS and TLS are equal, because they can share a port by
+// server name.
 func family(l *listener) gatewayv1.ProtocolType {
 	if l.spec.Protocol == gatewayv1.HTTPSProtocolType {
 		return gatewayv1.TLSProtocolType
@@ -126,8 +126,8 @@ func family(l *listener) gatewayv1.ProtocolType {
 	return l.spec.Protocol
 }
 
-// overlaps marks HTTPS listeners of a port that have overlapping host names, because clients may
-// reuse a connection to one for the other (Gateway API: OverlappingTLSConfig).
+// overlaps marks HTTPS listeners of a port that have overlapping host names, because clients may reuse a
+// connection to one for the other (Gateway API: OverlappingTLSConfig).
 func (u *portUse) overlaps() {
 	for host, found := range u.hosts {
 		if found.spec.Protocol != gatewayv1.HTTPSProtocolType || host == "" {
@@ -144,10 +144,10 @@ func (u *portUse) overlaps() {
 	}
 }
 
-// protectOwners refuses listeners of ListenerSets that would override the certificates, passthrough
-// or routes of host names that belong to older objects of other namespaces. These are the host
-// names of routes at the Gateway's own listeners of the port, and the wildcards of older
-// ListenerSets. ListenerSets in the Gateway's namespace are not restricted.
+// protectOwners refuses listeners of ListenerSets that would override the certificates, passthrough or routes
+// of host names that belong to older objects of other namespaces. These are the host names of routes at the
+// Gateway's own listeners of the port, and the wildcards of older ListenerSets. ListenerSets in the Gateway's
+// namespace are not restricted.
 func (c *compiler) protectOwners(of *gateway, routes []*route) {
 	claims, wildcards := map[int32]*ownership.Claims[*route]{}, map[portHost]*listener{}
 	for _, found := range of.listeners {
@@ -181,8 +181,8 @@ type portHost struct {
 	host ownership.Host
 }
 
-// claimsAt returns the host names of routes at the Gateway's own listeners of a port, except routes
-// for all hosts.
+// claimsAt returns the host names of routes at the Gateway's own listeners of a port, except routes for all
+// hosts.
 func (c *compiler) claimsAt(of *gateway, routes []*route, port int32) *ownership.Claims[*route] {
 	claims := ownership.NewClaims[*route]()
 	for age, each := range routes {

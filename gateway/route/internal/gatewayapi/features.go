@@ -13,8 +13,8 @@ import (
 	"sigs.k8s.io/gateway-api/pkg/features"
 )
 
-// supported contains the features of Gateway API that are listed in the status of GatewayClasses
-// and in conformance reports. Each has a conformance test, unless the suite has none for it.
+// supported contains the features of Gateway API that are listed in the status of GatewayClasses and in
+// conformance reports. Each has a conformance test, unless the suite has none for it.
 var supported = []features.FeatureName{
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,
@@ -84,9 +84,9 @@ func supportedFeatures() []gatewayv1.SupportedFeature {
 	return found
 }
 
-// versionCondition returns the condition SupportedVersion: whether the installed CRDs of Gateway
-// API have the minor version that this controller implements. CRDs of other versions are used as
-// far as they can be decoded.
+// versionCondition returns the condition SupportedVersion: whether the installed CRDs of Gateway API have the
+// minor version that this controller implements. CRDs of other versions are used as far as they can be
+// decoded.
 func versionCondition(installed string, generation int64) metav1.Condition {
 	made := utilversion.MustParseSemantic(consts.BundleVersion)
 	found, err := utilversion.ParseSemantic(installed)

@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// filter is a filter of an HTTPRoute or a GRPCRoute. The filters of GRPCRoutes are a subset of
-// those of HTTPRoutes.
+// filter is a filter of an HTTPRoute or a GRPCRoute. The filters of GRPCRoutes are a subset of those of
+// HTTPRoutes.
 type filter = gatewayv1.HTTPRouteFilter
 
 func httpFilters(of []gatewayv1.HTTPRouteFilter) []filter { return of }
@@ -36,8 +36,7 @@ func grpcFilters(of []gatewayv1.GRPCRouteFilter) []filter {
 	return found
 }
 
-// filters compiles the filters of a rule. It refuses an unknown filter, because ignoring it would
-// be unsafe.
+// filters compiles the filters of a rule. It refuses an unknown filter, because ignoring it would be unsafe.
 func (c *compiler) filters(of *route, filters []filter) ([]*resource.Filter, *builder.Refusal) {
 	var found []*resource.Filter
 	redirects, rewrites := false, false
@@ -223,8 +222,7 @@ func cors(of *gatewayv1.HTTPCORSFilter) *resource.CORS {
 	return found
 }
 
-// nonRejectingFilters are the types of filters that never reject a request. All other types may do
-// so.
+// nonRejectingFilters are the types of filters that never reject a request. All other types may do so.
 var nonRejectingFilters = map[gatewayv1.HTTPRouteFilterType]bool{
 	gatewayv1.HTTPRouteFilterRequestHeaderModifier:  true,
 	gatewayv1.HTTPRouteFilterResponseHeaderModifier: true,
@@ -264,8 +262,8 @@ func grpcRuleFilters(rule *gatewayv1.GRPCRouteRule) (kinds []gatewayv1.HTTPRoute
 	return kinds
 }
 
-// closedFor returns the rule that replaces a rule with a refused match or action. With a refused
-// match only, the rule's guards still run before the 500.
+// closedFor returns the rule that replaces a rule with a refused match or action. With a refused match only,
+// the rule's guards still run before the 500.
 func closedFor(made *resource.Rule, name string, match, action *builder.Refusal) *resource.Rule {
 	switch {
 	case action != nil:
@@ -276,8 +274,8 @@ func closedFor(made *resource.Rule, name string, match, action *builder.Refusal)
 	return made
 }
 
-// externalAuth compiles an ExternalAuth filter (GEP-1494). If the backend does not resolve, the
-// rule answers 500.
+// externalAuth compiles an ExternalAuth filter (GEP-1494). If the backend does not resolve, the rule answers
+// 500.
 func (c *compiler) externalAuth(of *route, filter *gatewayv1.HTTPExternalAuthFilter) (*resource.Filter, *builder.Refusal) {
 	switch {
 	case filter == nil:

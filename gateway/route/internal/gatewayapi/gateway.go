@@ -25,9 +25,8 @@ type gateway struct {
 	proxy     *builder.Proxy
 	listeners []*listener
 	sets      []*listenerSet
-	// refused is the reason why the Gateway is not accepted, resolved the reason why its client
-	// certificate cannot be used, and retained the reason why the previous version of its common
-	// fields is served.
+	// refused is the reason why the Gateway is not accepted, resolved the reason why its client certificate
+	// cannot be used, and retained the reason why the previous version of its common fields is served.
 	refused, resolved, retained *builder.Refusal
 	budget                      *builder.Budget
 	certificates                builder.CertificateSet
@@ -41,8 +40,7 @@ type compiler struct {
 	sets         map[types.NamespacedName]*listenerSet
 	// read is the encoded size in bytes of the routes that were read, by namespace.
 	read map[string]int64
-	// charged contains the host names at which the current route was counted. charges contains them
-	// in order.
+	// charged contains the host names at which the current route was counted. charges contains them in order.
 	charged map[charge]bool
 	charges []charge
 }
@@ -84,8 +82,7 @@ func Compile(shared *builder.Builder, objects *model.Objects) {
 
 type gatewayClass struct{ parameters model.Parameters }
 
-// gatewayClasses returns this controller's GatewayClasses by name. Invalid parameters have their
-// defaults.
+// gatewayClasses returns this controller's GatewayClasses by name. Invalid parameters have their defaults.
 func (c *compiler) gatewayClasses(objects *model.Objects) map[string]*gatewayClass {
 	found := map[string]*gatewayClass{}
 	for _, object := range builder.OldestFirst(objects.GatewayClasses) {

@@ -110,8 +110,7 @@ func signatureOf(host ownership.Host, routes []*route) string {
 	return string(signature)
 }
 
-// mergeRules returns rules by precedence. Rules with the same rank are ordered by the age of their
-// routes.
+// mergeRules returns rules by precedence. Rules with the same rank are ordered by the age of their routes.
 func mergeRules(routes []*route) []*resource.Rule {
 	var ordered []*orderedRule
 	for _, found := range routes {

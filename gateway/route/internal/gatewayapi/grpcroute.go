@@ -65,8 +65,8 @@ func (c *compiler) grpcAction(of *route, rule *gatewayv1.GRPCRouteRule, name str
 	return made, nil
 }
 
-// grpcMatch compiles a match. A longer service name takes precedence, then a longer method name,
-// then more headers (Gateway API: GRPCRouteRule.matches).
+// grpcMatch compiles a match. A longer service name takes precedence, then a longer method name, then more
+// headers (Gateway API: GRPCRouteRule.matches).
 func grpcMatch(of *gatewayv1.GRPCRouteMatch) (*orderedRule, *builder.Refusal) {
 	match := &resource.Match{}
 	var refused *builder.Refusal

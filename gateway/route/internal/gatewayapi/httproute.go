@@ -19,8 +19,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// readHTTPRoute reads the rules of an HTTPRoute and reports invalid ones. If all rules are invalid,
-// the route is not accepted.
+// readHTTPRoute reads the rules of an HTTPRoute and reports invalid ones. If all rules are invalid, the route
+// is not accepted.
 func (c *compiler) readHTTPRoute(of *route, object *gatewayv1.HTTPRoute) {
 	rules := object.Spec.Rules
 	if len(rules) == 0 {
@@ -51,8 +51,8 @@ func (r *route) setDropped(dropped []*builder.Refusal, of int) {
 	}
 }
 
-// readHTTPRule adds a rule once for each match. A rule with an invalid action answers 500. A
-// protecting rule with an invalid match answers 500 to all requests that the match could include.
+// readHTTPRule adds a rule once for each match. A rule with an invalid action answers 500. A protecting rule
+// with an invalid match answers 500 to all requests that the match could include.
 func (c *compiler) readHTTPRule(of *route, rule *gatewayv1.HTTPRouteRule, index int) *builder.Refusal {
 	matches, refused := readMatches(rule.Matches, httpMatch)
 	refused = cmp.Or(refused, of.addExpressions(matches))
@@ -110,8 +110,8 @@ func (r *route) add(rule *resource.Rule, matches []*orderedRule, protects bool) 
 	}
 }
 
-// weightedBackend compiles a backend of a rule. It refuses invalid filters. The share of a backend
-// that does not resolve is answered with 500.
+// weightedBackend compiles a backend of a rule. It refuses invalid filters. The share of a backend that does
+// not resolve is answered with 500.
 func (c *compiler) weightedBackend(
 	of *route, i int, reference gatewayv1.BackendRef, filters []filter, protocol resource.Backend_Protocol,
 ) (*resource.WeightedBackend, *builder.Refusal) {
@@ -165,8 +165,8 @@ func timeouts(of *gatewayv1.HTTPRouteTimeouts) (*resource.Timeouts, *builder.Ref
 	return found, refused
 }
 
-// maxAttempts limits the cost of a request: retries to a backend that fails immediately are not
-// limited by time.
+// maxAttempts limits the cost of a request: retries to a backend that fails immediately are not limited by
+// time.
 const maxAttempts = 10
 
 // retry compiles the retry settings of a rule. More than maxAttempts attempts are reduced to it.

@@ -27,8 +27,8 @@ func (c *compiler) readUDPRoute(of *route, object *gatewayv1.UDPRoute) {
 	}
 }
 
-// readLayer4 reads the first rule of a TCPRoute or UDPRoute. Further rules match the same
-// connections and are dropped.
+// readLayer4 reads the first rule of a TCPRoute or UDPRoute. Further rules match the same connections and are
+// dropped.
 func (c *compiler) readLayer4(of *route, references []gatewayv1.BackendRef, protocol corev1.Protocol, rules int) {
 	for i, reference := range references {
 		at, port, refused := c.serviceOf(of.referrer(), reference.BackendObjectReference, protocol)
@@ -77,8 +77,8 @@ func compareFrontends(a, b *model.Frontend) int {
 	return cmp.Or(model.CompareObjects(a.Gateway, b.Gateway), cmp.Compare(a.Port, b.Port), cmp.Compare(a.Protocol, b.Protocol))
 }
 
-// readTLSRoute reads the backends of a TLSRoute twice, because a BackendTLSPolicy applies only at
-// listeners that terminate TLS.
+// readTLSRoute reads the backends of a TLSRoute twice, because a BackendTLSPolicy applies only at listeners
+// that terminate TLS.
 func (c *compiler) readTLSRoute(of *route, object *gatewayv1.TLSRoute) {
 	if len(object.Spec.Rules) == 0 {
 		return

@@ -19,8 +19,7 @@ import (
 
 type listener struct {
 	gateway *gateway
-	// owner is the Gateway or ListenerSet of the listener. References are resolved from its
-	// namespace.
+	// owner is the Gateway or ListenerSet of the listener. References are resolved from its namespace.
 	owner     metav1.Object
 	ownerKind string
 	spec      gatewayv1.Listener

@@ -18,17 +18,17 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// Ranks of path matches of an HTTPRoute: exact paths, regular expressions, prefixes. Further
-// criteria are the length of the path, a method, the number of headers, and the number of query
-// parameters (Gateway API: HTTPRouteRule.matches).
+// Ranks of path matches of an HTTPRoute: exact paths, regular expressions, prefixes. Further criteria are the
+// length of the path, a method, the number of headers, and the number of query parameters (Gateway API:
+// HTTPRouteRule.matches).
 const (
 	rankPrefix = iota
 	rankRegularExpression
 	rankExact
 )
 
-// readMatches reads the matches of a rule. A rule without matches matches all requests. read must
-// widen an invalid match to all requests that it could match.
+// readMatches reads the matches of a rule. A rule without matches matches all requests. read must widen an
+// invalid match to all requests that it could match.
 func readMatches[M any](of []M, read func(*M) (*orderedRule, *builder.Refusal)) (found []*orderedRule, refused *builder.Refusal) {
 	if len(of) == 0 {
 		of = make([]M, 1)
@@ -75,8 +75,7 @@ func httpMatch(of *gatewayv1.HTTPRouteMatch) (*orderedRule, *builder.Refusal) {
 	}}, refused
 }
 
-// lengthOf returns the length of a path for ranking. The length of an expression is that in the
-// object.
+// lengthOf returns the length of a path for ranking. The length of an expression is that in the object.
 func lengthOf(path *resource.PathMatch, of *gatewayv1.HTTPPathMatch) int {
 	if of != nil && of.Value != nil && path.Kind == resource.PathMatch_REGULAR_EXPRESSION {
 		return len(*of.Value)
@@ -117,8 +116,7 @@ func pathMatch(of *gatewayv1.HTTPPathMatch) (*resource.PathMatch, int, *builder.
 	return found, rank, nil
 }
 
-// addValue adds a header or parameter match. Of several with the same name, the first is used
-// (Gateway API).
+// addValue adds a header or parameter match. Of several with the same name, the first is used (Gateway API).
 func addValue(to []*resource.ValueMatch, name, text string, regular bool) ([]*resource.ValueMatch, *builder.Refusal) {
 	for _, known := range to {
 		if known.Name == name {
@@ -144,8 +142,8 @@ func milliseconds(of *gatewayv1.Duration, field string) (uint64, *builder.Refusa
 	return uint64(duration.Milliseconds()), nil
 }
 
-// addExpressions counts the regular expressions of a rule. If they exceed the route's limit, it
-// refuses the rule and widens its matches to literal prefixes.
+// addExpressions counts the regular expressions of a rule. If they exceed the route's limit, it refuses the
+// rule and widens its matches to literal prefixes.
 func (r *route) addExpressions(matches []*orderedRule) *builder.Refusal {
 	needed := 0
 	count := func(text string) {

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// ListenerUnit returns the key of a listener's versions. Each listener is retained separately, so
-// that an invalid listener does not block changes of others.
+// ListenerUnit returns the key of a listener's versions. Each listener is retained separately, so that an
+// invalid listener does not block changes of others.
 func ListenerUnit(owner model.Object, listener gatewayv1.SectionName) model.Object {
 	owner.Name += "/" + string(listener)
 	return owner
@@ -29,8 +29,7 @@ const (
 	fieldClientCertificate = "spec.tls.backend.clientCertificateRef"
 )
 
-// recordVersions records the versions of a Gateway's common fields and of its listeners, and their
-// failures.
+// recordVersions records the versions of a Gateway's common fields and of its listeners, and their failures.
 func (c *compiler) recordVersions(of *gateway) {
 	unit := model.Object{Kind: model.KindGateway, Namespace: of.object.Namespace, Name: of.object.Name}
 	c.Good[unit] = of.object
@@ -53,8 +52,8 @@ func (c *compiler) recordVersions(of *gateway) {
 	}
 }
 
-// CanRestoreTLS reports whether the previous version of spec.tls validates client certificates at
-// all ports at which the current version does.
+// CanRestoreTLS reports whether the previous version of spec.tls validates client certificates at all ports
+// at which the current version does.
 func CanRestoreTLS(last, now *gatewayv1.Gateway) bool {
 	ports := []int32{0}
 	for _, each := range []*gatewayv1.Gateway{last, now} {

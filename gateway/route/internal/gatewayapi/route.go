@@ -202,8 +202,7 @@ func (c *compiler) addRouteFailure(of *route, refused *builder.Refusal) {
 	c.AddFailure(of.name(), "spec", refused.Reason, strings.TrimPrefix(refused.Message, "Dropped Rule: "))
 }
 
-// secretOf resolves a reference to a certificate. invalid is the condition's reason if it cannot be
-// used.
+// secretOf resolves a reference to a certificate. invalid is the condition's reason if it cannot be used.
 func (c *compiler) secretOf(
 	from builder.Referrer, reference gatewayv1.SecretObjectReference, invalid string,
 ) (*certificate.Certificate, *builder.Refusal) {

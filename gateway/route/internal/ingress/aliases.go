@@ -14,8 +14,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// addHostRules adds the rules that annotations of an Ingress add to a host. If the Ingress's
-// namespace does not own the host, it only reports the annotations.
+// addHostRules adds the rules that annotations of an Ingress add to a host. If the Ingress's namespace does
+// not own the host, it only reports the annotations.
 func (r *setCompiler) addHostRules(ingress *networkingv1.Ingress, host ownership.Host) {
 	settings := r.nginxSettings[ingress]
 	if !r.owners.Owns(host, ingress.Namespace) {
@@ -37,8 +37,8 @@ func (r *setCompiler) addHostRules(ingress *networkingv1.Ingress, host ownership
 	}
 }
 
-// addHostNames adds the names that annotations of an Ingress add to a host, if the Ingress's
-// namespace owns the host.
+// addHostNames adds the names that annotations of an Ingress add to a host, if the Ingress's namespace owns
+// the host.
 func (r *setCompiler) addHostNames(ingress *networkingv1.Ingress, host ownership.Host) {
 	if !r.owners.Owns(host, ingress.Namespace) {
 		return
@@ -171,8 +171,8 @@ func (r *setCompiler) addWWW(ingress *networkingv1.Ingress, host ownership.Host)
 	}
 }
 
-// passThrough passes TLS connections through to the backend of path "/", unless an older Ingress
-// has a rule for the host. Paths of younger Ingresses are then served over plain HTTP only.
+// passThrough passes TLS connections through to the backend of path "/", unless an older Ingress has a rule
+// for the host. Paths of younger Ingresses are then served over plain HTTP only.
 func (r *setCompiler) passThrough(ingress *networkingv1.Ingress, host ownership.Host) {
 	root := r.hosts[host].rootRule()
 	settings := r.nginxSettings[ingress]

@@ -26,16 +26,14 @@ type nginxSettings struct {
 	retry     *resource.Retry
 	session   *resource.SessionPersistence
 	steps     int
-	// authorization is the authorization request if its backend is that of another rule; otherwise
-	// nil.
+	// authorization is the authorization request if its backend is that of another rule; otherwise nil.
 	rules         []*resource.Rule
 	authorization *resource.ExternalAuthorization
 }
 
 func (s *nginxSettings) isCanary() bool { return s != nil && s.Canary != nil }
 
-// rewrites reports whether a path is rewritten. As in nginx, a target that equals the path has no
-// effect.
+// rewrites reports whether a path is rewritten. As in nginx, a target that equals the path has no effect.
 func (s *nginxSettings) rewrites(path string) bool {
 	return s.RewriteTarget != "" && s.RewriteTarget != path
 }
@@ -69,8 +67,8 @@ func (c *compiler) readNginx(ingress *networkingv1.Ingress) {
 }
 
 // readableAnnotations returns the annotations that are valid UTF-8, and the names of ingress-nginx
-// annotations that are not. The API server accepts any bytes from protobuf clients, but messages to
-// proxies must be UTF-8. Other strings are validated by the API server or only compared.
+// annotations that are not. The API server accepts any bytes from protobuf clients, but messages to proxies
+// must be UTF-8. Other strings are validated by the API server or only compared.
 func readableAnnotations(ingress *networkingv1.Ingress) (readable map[string]string, broken []string) {
 	for name, text := range ingress.Annotations {
 		if short, is := strings.CutPrefix(name, nginx.Prefix); is && !utf8.ValidString(text) {
@@ -92,16 +90,16 @@ func (c *compiler) annotation(ingress *networkingv1.Ingress, name, reason, messa
 	c.AddProblem(ingressObject(ingress), "metadata.annotations["+nginx.Prefix+name+"]", reason, message)
 }
 
-// refuseIngress makes all rules of an Ingress answer 500, because serving them without the
-// annotation would be unsafe.
+// refuseIngress makes all rules of an Ingress answer 500, because serving them without the annotation would
+// be unsafe.
 func (c *compiler) refuseIngress(ingress *networkingv1.Ingress, name, message string) {
 	c.nginxSettings[ingress].isRefused = true
 	c.annotation(ingress, name, model.ReasonAnnotationRejected, message+
 		"; requests of the Ingress get 500: correct the annotation, or remove it if no client has to be rejected")
 }
 
-// refuseGuarded refuses an Ingress with restricting annotations while the parameters of its class
-// are invalid.
+// refuseGuarded refuses an Ingress with restricting annotations while the parameters of its class are
+// invalid.
 func (c *compiler) refuseGuarded(ingress *networkingv1.Ingress) {
 	for _, name := range slices.Sorted(maps.Keys(ingress.Annotations)) {
 		if isGuard(ingress, name) {

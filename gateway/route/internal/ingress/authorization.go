@@ -19,9 +19,9 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/ownership"
 )
 
-// externalAuthorization returns the filter for an authorization request, or refuses the Ingress if
-// the Service does not resolve. A Service of another namespace receives credentials and load of
-// clients, so its namespace must permit the reference by a ReferenceGrant.
+// externalAuthorization returns the filter for an authorization request, or refuses the Ingress if the
+// Service does not resolve. A Service of another namespace receives credentials and load of clients, so its
+// namespace must permit the reference by a ReferenceGrant.
 func (r *setCompiler) externalAuthorization(ingress *networkingv1.Ingress, of *nginx.External) *resource.Filter {
 	request := &resource.ExternalAuthorization{
 		Path: of.Path, Host: of.Host, Method: of.Method, RequestHeaders: []string{"*"},
@@ -49,8 +49,8 @@ func (r *setCompiler) externalAuthorization(ingress *networkingv1.Ingress, of *n
 // maxMatches limits the rule comparisons for authorization backends of all Ingresses of a VIP.
 const maxMatches = 1_000_000
 
-// resolveAuthorization sets the backend of the authorization request from another rule of the
-// Ingress's host. Without such a rule it refuses the Ingress.
+// resolveAuthorization sets the backend of the authorization request from another rule of the Ingress's host.
+// Without such a rule it refuses the Ingress.
 func (r *setCompiler) resolveAuthorization(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	if settings == nil || settings.isRefused || settings.authorization == nil {
@@ -60,8 +60,8 @@ func (r *setCompiler) resolveAuthorization(ingress *networkingv1.Ingress) {
 		r.resolveAuthorizationAt(ingress)
 		return
 	}
-	// The first host is used for all hosts, although an authorization request has the host of the
-	// client's request.
+	// The first host is used for all hosts, although an authorization request has the host of the client's
+	// request.
 	for i := range ingress.Spec.Rules {
 		host, err := ownership.ParseHost(ingress.Spec.Rules[i].Host)
 		if err != nil || r.hosts[host] == nil {
@@ -84,9 +84,9 @@ func (r *setCompiler) refuseAuthorization(ingress *networkingv1.Ingress, message
 	r.refuseIngress(ingress, "auth-url", message)
 }
 
-// resolveAuthorizationAt sets the backend of the authorization request from a rule of another host,
-// which its owner controls. Clients can request the path, too, so no ReferenceGrant is needed,
-// unless the rule has guards, which authorization requests would bypass.
+// resolveAuthorizationAt sets the backend of the authorization request from a rule of another host, which its
+// owner controls. Clients can request the path, too, so no ReferenceGrant is needed, unless the rule has
+// guards, which authorization requests would bypass.
 func (r *setCompiler) resolveAuthorizationAt(ingress *networkingv1.Ingress) {
 	settings := r.nginxSettings[ingress]
 	name, err := ownership.ParseHost(settings.External.Host)
@@ -120,9 +120,9 @@ func blocksAuthorization(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// ruleAt returns the rule of a host that matches a target and for which may returns true. Rules of
-// other namespaces do not hide it, even if their paths are longer. It returns nil if there is none,
-// or after maxMatches comparisons.
+// ruleAt returns the rule of a host that matches a target and for which may returns true. Rules of other
+// namespaces do not hide it, even if their paths are longer. It returns nil if there is none, or after
+// maxMatches comparisons.
 func (r *setCompiler) ruleAt(host ownership.Host, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]
@@ -141,8 +141,8 @@ func (r *setCompiler) ruleAt(host ownership.Host, target string, may func(*ingre
 	return of.rules[slices.MinFunc(paths, comparePaths)]
 }
 
-// mayAuthorize reports whether an Ingress may send authorization requests to the backend of a rule:
-// the rule is in the same namespace, or of an older Ingress whose namespace permits the reference.
+// mayAuthorize reports whether an Ingress may send authorization requests to the backend of a rule: the rule
+// is in the same namespace, or of an older Ingress whose namespace permits the reference.
 func (r *setCompiler) mayAuthorize(ingress *networkingv1.Ingress, of *ingressRule) bool {
 	return of.backend != nil && of.backend.Service != nil &&
 		(of.ingress.Namespace == ingress.Namespace || r.ages[of.ingress] < r.ages[ingress]) &&

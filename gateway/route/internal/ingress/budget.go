@@ -15,8 +15,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/model"
 )
 
-// admit removes the youngest Ingresses of namespaces that exceed their limit. The paths of removed
-// Ingresses that protect answer 500.
+// admit removes the youngest Ingresses of namespaces that exceed their limit. The paths of removed Ingresses
+// that protect answer 500.
 func (c *compiler) admit(of *ingressSet) {
 	room, bytes := builder.NewBudget(c.Settings.NamespaceBytes), make([]int64, len(of.members))
 	certificates := builder.CertificateSet{}
@@ -65,8 +65,8 @@ func closedBytes(of *networkingv1.Ingress) (bytes int64) {
 	return bytes
 }
 
-// ingressBytes estimates the encoded size of an Ingress in bytes, with the certificates that were
-// not counted yet.
+// ingressBytes estimates the encoded size of an Ingress in bytes, with the certificates that were not counted
+// yet.
 func (c *compiler) ingressBytes(of *networkingv1.Ingress, certificates builder.CertificateSet) (bytes int64) {
 	annotations := c.annotationBytes(of)
 	bytes = c.usersBytes(of)
@@ -111,8 +111,7 @@ func (c *compiler) readWidest(of []*networkingv1.Ingress) {
 	}
 }
 
-// annotationBytes estimates the encoded size in bytes that annotations add to each path of an
-// Ingress.
+// annotationBytes estimates the encoded size in bytes that annotations add to each path of an Ingress.
 func (c *compiler) annotationBytes(of *networkingv1.Ingress) (bytes int64) {
 	settings := c.nginxSettings[of]
 	switch {

@@ -28,8 +28,8 @@ type ingressClasses struct {
 	defaultClass string
 }
 
-// ingressClasses returns this controller's classes. Of several default classes, the newest is used,
-// then the first by name, as in the admission plugin.
+// ingressClasses returns this controller's classes. Of several default classes, the newest is used, then the
+// first by name, as in the admission plugin.
 func (c *compiler) ingressClasses(objects []*networkingv1.IngressClass) ingressClasses {
 	found := ingressClasses{managed: map[string]*ingressClass{}}
 	var standard *networkingv1.IngressClass
@@ -80,8 +80,8 @@ func (c *compiler) ingressParameters(class *networkingv1.IngressClass) parameter
 	return found
 }
 
-// of returns the class of an Ingress, or nil if it is of another controller. The field takes
-// precedence over the annotation.
+// of returns the class of an Ingress, or nil if it is of another controller. The field takes precedence over
+// the annotation.
 func (c ingressClasses) of(ingress *networkingv1.Ingress) *ingressClass {
 	name, annotated := ingress.Annotations[model.AnnotationIngressClass]
 	switch {

@@ -88,8 +88,8 @@ func texts(of []netip.Prefix) []string {
 	return found
 }
 
-// clientLimits returns the limits of an Ingress, which all of its rules share. The burst is one
-// higher than in nginx, which counts only the excess.
+// clientLimits returns the limits of an Ingress, which all of its rules share. The burst is one higher than
+// in nginx, which counts only the excess.
 func clientLimits(ingress *networkingv1.Ingress, of *nginx.Limits) []*resource.ClientLimit {
 	var found []*resource.ClientLimit
 	exempt := texts(of.Exempt)
@@ -198,8 +198,7 @@ func snippetHeaders(of *nginx.Headers) (filters []*resource.Filter) {
 	return filters
 }
 
-// framing contains the headers that custom headers must not set, because they affect the framing of
-// messages.
+// framing contains the headers that custom headers must not set, because they affect the framing of messages.
 var framing = map[string]bool{
 	"connection": true, "content-length": true, "keep-alive": true, "te": true, "trailer": true, "transfer-encoding": true,
 	"upgrade": true, "proxy-connection": true,
@@ -242,8 +241,7 @@ func (s *nginxSettings) upstream() builder.Upstream {
 	return spec
 }
 
-// applyAnnotations applies annotations to a rule. path and backend are those of the rule in the
-// Ingress.
+// applyAnnotations applies annotations to a rule. path and backend are those of the rule in the Ingress.
 func (r *setCompiler) applyAnnotations(rule *resource.Rule, ingress *networkingv1.Ingress, path string, backend *networkingv1.IngressBackend) {
 	settings := r.nginxSettings[ingress]
 	switch {

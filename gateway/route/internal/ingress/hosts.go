@@ -67,8 +67,8 @@ func otherWWW(host ownership.Host) ownership.Host {
 	return found
 }
 
-// canShareHost reports whether an Ingress can add a path to a host of another namespace. It can add
-// neither regular expressions nor rules that would answer 500.
+// canShareHost reports whether an Ingress can add a path to a host of another namespace. It can add neither
+// regular expressions nor rules that would answer 500.
 func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, at ingressAt) bool {
 	settings := r.nginxSettings[ingress]
 	if settings == nil {
@@ -85,8 +85,7 @@ func (r *setCompiler) canShareHost(ingress *networkingv1.Ingress, path string, a
 	return true
 }
 
-// ruleOfOther returns the rule of another namespace for a path, regardless of the match type, or
-// nil.
+// ruleOfOther returns the rule of another namespace for a path, regardless of the match type, or nil.
 func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRule {
 	for _, value := range []string{path.value, pathmatch.TrimPrefix(path.value)} {
 		for kind := range pathOrder {
@@ -98,8 +97,8 @@ func (h *ingressHost) ruleOfOther(path ingressPath, namespace string) *ingressRu
 	return nil
 }
 
-// inheritWildcards adds the paths of a wildcard to hosts that have only paths of other namespaces,
-// so that these namespaces receive no other requests of the host.
+// inheritWildcards adds the paths of a wildcard to hosts that have only paths of other namespaces, so that
+// these namespaces receive no other requests of the host.
 func (r *setCompiler) inheritWildcards() {
 	for name, host := range r.hosts {
 		if name == "" || name.IsWildcard() || host.isOwned {
@@ -113,8 +112,8 @@ func (r *setCompiler) inheritWildcards() {
 	}
 }
 
-// inherit adds the owner's paths of base to a host of other namespaces. Of two equal paths, that of
-// the older object is kept.
+// inherit adds the owner's paths of base to a host of other namespaces. Of two equal paths, that of the older
+// object is kept.
 func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 	host.isOwned, host.fallback, host.root = true, base.fallback, base.root
 	owned := make(map[ingressPath]*ingressRule, len(base.rules))
@@ -140,8 +139,8 @@ func (r *setCompiler) inherit(host, base *ingressHost, name ownership.Host) {
 	}
 }
 
-// addNames adds the names of annotations. It must run after the rules of all Ingresses, because a
-// name copies all paths of its host, including those that annotations add.
+// addNames adds the names of annotations. It must run after the rules of all Ingresses, because a name copies
+// all paths of its host, including those that annotations add.
 func (r *setCompiler) addNames() {
 	r.forEachHost(r.addHostRules)
 	r.forEachHost(r.addHostNames)
@@ -164,8 +163,8 @@ func (r *setCompiler) forEachHost(do func(ingress *networkingv1.Ingress, host ow
 	}
 }
 
-// addName adds a name with the owner's paths of its host of, whose rules are base. It returns false
-// if the owner has rules for the name already.
+// addName adds a name with the owner's paths of its host of, whose rules are base. It returns false if the
+// owner has rules for the name already.
 func (r *setCompiler) addName(name ownership.Host, base *ingressHost, of ownership.Host) bool {
 	known := r.hosts[name]
 	switch {

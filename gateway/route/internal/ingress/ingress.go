@@ -42,8 +42,7 @@ type setCompiler struct {
 	aliasOf map[ownership.Host]ownership.Host
 	// aliases contains the size of repeated rules in bytes, by namespace. The key "" has the total.
 	aliases map[string]int64
-	// sessions maps the name and path of a session cookie at a host to the Service that uses the
-	// cookie.
+	// sessions maps the name and path of a session cookie at a host to the Service that uses the cookie.
 	sessions map[cookiePath]string
 	// refused contains the hosts of an Ingress for which it has no certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
@@ -59,8 +58,8 @@ type ingressHost struct {
 	isOwned bool
 	// isInherited is true if the owner's rules are those of the wildcard above.
 	isInherited bool
-	// fallback is the default backend of the owner's oldest Ingress that has both this host and a
-	// default backend.
+	// fallback is the default backend of the owner's oldest Ingress that has both this host and a default
+	// backend.
 	fallback *ingressRule
 	root     *resource.Rule
 	// bytes is the encoded size of the rules in bytes; 0 if it is not computed yet.
@@ -81,8 +80,7 @@ type compiler struct {
 	*builder.Builder
 	// nginxSettings contains the ingress-nginx annotations of Ingresses whose class enables them.
 	nginxSettings map[*networkingv1.Ingress]*nginxSettings
-	// widest is the maximum size in bytes that annotations of an Ingress add to a path, by
-	// namespace.
+	// widest is the maximum size in bytes that annotations of an Ingress add to a path, by namespace.
 	widest map[string]int64
 }
 
@@ -216,9 +214,9 @@ func (r *setCompiler) groups() {
 	}
 }
 
-// httpsListeners returns the listeners of each host. Proxies select the listener and the route
-// group independently, each by the most specific name. A host therefore needs its most specific
-// listener, and all listeners for which it is the most specific host.
+// httpsListeners returns the listeners of each host. Proxies select the listener and the route group
+// independently, each by the most specific name. A host therefore needs its most specific listener, and all
+// listeners for which it is the most specific host.
 func (r *setCompiler) httpsListeners() map[ownership.Host][]string {
 	found := make(map[ownership.Host][]string, len(r.hosts))
 	join := func(host, listener ownership.Host) {
@@ -274,8 +272,8 @@ func (r *setCompiler) statuses() {
 	}
 }
 
-// httpsError returns the reason why a TLS host of an Ingress has no certificate, not even that of
-// another Ingress, or "".
+// httpsError returns the reason why a TLS host of an Ingress has no certificate, not even that of another
+// Ingress, or "".
 func (r *setCompiler) httpsError(ingress *networkingv1.Ingress) string {
 	for _, refused := range r.refused[ingress] {
 		if len(r.tlsOf(refused.host).certificates) == 0 {

@@ -21,8 +21,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
-// findExpressions finds the hosts whose paths are regular expressions. This applies if any Ingress
-// of the owner has use-regex or rewrite-target.
+// findExpressions finds the hosts whose paths are regular expressions. This applies if any Ingress of the
+// owner has use-regex or rewrite-target.
 func (r *setCompiler) findExpressions() {
 	for _, ingress := range r.members {
 		settings := r.nginxSettings[ingress]
@@ -44,8 +44,7 @@ func (r *setCompiler) findExpressions() {
 	}
 }
 
-// parsePath parses a path. Paths of namespaces that do not own the host are never regular
-// expressions.
+// parsePath parses a path. Paths of namespaces that do not own the host are never regular expressions.
 func (r *setCompiler) parsePath(
 	ingress *networkingv1.Ingress, host ownership.Host, path *networkingv1.HTTPIngressPath,
 ) (ingressPath, *resource.PathMatch, error) {
@@ -87,8 +86,8 @@ func (r *setCompiler) parsePath(
 	return found, &resource.PathMatch{Kind: found.kind, Value: expression}, nil
 }
 
-// redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another
-// namespace has path /a.
+// redirectSlashes redirects /a to the string prefix /a/, as nginx does, unless a rule or another namespace
+// has path /a.
 func (r *setCompiler) redirectSlashes() {
 	for name, host := range r.hosts {
 		if r.expressions[name] {
@@ -126,8 +125,8 @@ func (h *ingressHost) at(path string) *ingressRule {
 	return nil
 }
 
-// closedPath returns a match for all requests that an invalid path could match. It has the
-// precedence of the path.
+// closedPath returns a match for all requests that an invalid path could match. It has the precedence of the
+// path.
 func (r *setCompiler) closedPath(host ownership.Host, path *networkingv1.HTTPIngressPath) (ingressPath, *resource.PathMatch) {
 	text := strings.ToValidUTF8(path.Path, "#")
 	if at := strings.IndexAny(text, "?#"); at >= 0 && !r.expressions[host] {
@@ -156,8 +155,8 @@ func validRegularPath(path string) error {
 	return pathmatch.ValidateExpression(path)
 }
 
-// comparePaths orders paths by precedence: the longest first, then exact paths, element prefixes
-// and string prefixes. Expressions of the same length are in descending order, as in nginx.
+// comparePaths orders paths by precedence: the longest first, then exact paths, element prefixes and string
+// prefixes. Expressions of the same length are in descending order, as in nginx.
 func comparePaths(a, b ingressPath) int {
 	if order := cmp.Or(cmp.Compare(len(b.value), len(a.value)), cmp.Compare(pathOrder[a.kind], pathOrder[b.kind])); order != 0 {
 		return order

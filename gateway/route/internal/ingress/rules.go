@@ -79,8 +79,8 @@ func (a ingressAt) field() string {
 	return fmt.Sprintf("spec.rules[%d].http.paths[%d]", a.rule, a.path)
 }
 
-// addPath adds the rule of a path. Of two equal paths, the older is kept. Namespaces that do not
-// own the host can add only paths that no older object has.
+// addPath adds the rule of a path. Of two equal paths, the older is kept. Namespaces that do not own the host
+// can add only paths that no older object has.
 func (r *setCompiler) addPath(
 	ingress *networkingv1.Ingress, name ownership.Host, path *networkingv1.HTTPIngressPath, at ingressAt,
 ) {
@@ -125,8 +125,8 @@ func (r *setCompiler) addPath(
 	host.rules[key] = &ingressRule{ingress: ingress, redirect: at.redirect, rule: rule, backend: &path.Backend}
 }
 
-// closeHosts adds rules that answer 500 for the hosts of closed namespaces, up to the reserve, so
-// that no wildcard or default backend serves their requests.
+// closeHosts adds rules that answer 500 for the hosts of closed namespaces, up to the reserve, so that no
+// wildcard or default backend serves their requests.
 func (r *setCompiler) closeHosts() {
 	bytes, all := map[string]int64{}, ingressPath{resource.PathMatch_PREFIX, "/"}
 	for _, ingress := range r.closed {
@@ -150,8 +150,8 @@ func (r *setCompiler) closeHosts() {
 	}
 }
 
-// parseIngressPath parses a path. ImplementationSpecific is a prefix, and the trailing slash of a
-// prefix is ignored.
+// parseIngressPath parses a path. ImplementationSpecific is a prefix, and the trailing slash of a prefix is
+// ignored.
 func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	found := ingressPath{kind: resource.PathMatch_PREFIX, value: path.Path}
 	switch ptr.Deref(path.PathType, "") {
@@ -174,8 +174,8 @@ func parseIngressPath(path *networkingv1.HTTPIngressPath) (ingressPath, error) {
 	return found, nil
 }
 
-// addDefault adds spec.defaultBackend. If the Ingress has no rules, it serves unknown hosts, unless
-// an older object of another namespace has rules for all hosts.
+// addDefault adds spec.defaultBackend. If the Ingress has no rules, it serves unknown hosts, unless an older
+// object of another namespace has rules for all hosts.
 func (r *setCompiler) addDefault(ingress *networkingv1.Ingress, redirect redirection) *ingressRule {
 	if ingress.Spec.DefaultBackend == nil {
 		return nil
@@ -230,8 +230,8 @@ func (r *setCompiler) backend(
 	return []*resource.WeightedBackend{{Backend: name, Weight: 1}}
 }
 
-// service adds the backend of a Service port. If a policy refuses the backend, it is added
-// nevertheless, because proxies then answer its requests.
+// service adds the backend of a Service port. If a policy refuses the backend, it is added nevertheless,
+// because proxies then answer its requests.
 func (r *setCompiler) service(of types.NamespacedName, name string, number int32, spec builder.Upstream) (string, *builder.Refusal) {
 	port, refused := r.ServicePort(of, name, number, corev1.ProtocolTCP)
 	if refused != nil {
@@ -270,8 +270,8 @@ func (r *setCompiler) addClassDefault() {
 	}})
 }
 
-// hostFallback returns the default backend for a host: that of the host's own Ingresses, or of the
-// class. Those of other Ingresses do not apply.
+// hostFallback returns the default backend for a host: that of the host's own Ingresses, or of the class.
+// Those of other Ingresses do not apply.
 func (r *setCompiler) hostFallback(name ownership.Host, host *ingressHost) *ingressRule {
 	if host.fallback != nil {
 		return host.fallback
@@ -294,8 +294,7 @@ type redirection int
 const (
 	noRedirect redirection = iota
 	redirectSecured
-	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx:
-	// ssl-redirect).
+	// redirectWanted redirects hosts for which an Ingress requests TLS (ingress-nginx: ssl-redirect).
 	redirectWanted
 	// redirectAll redirects all hosts (ingress-nginx: force-ssl-redirect).
 	redirectAll
@@ -313,8 +312,8 @@ func (r redirection) at(of security) bool {
 	return false
 }
 
-// redirection returns the redirection of an Ingress. Annotation millrace.io/ssl-redirect takes
-// precedence over those of ingress-nginx.
+// redirection returns the redirection of an Ingress. Annotation millrace.io/ssl-redirect takes precedence
+// over those of ingress-nginx.
 func (r *setCompiler) redirection(ingress *networkingv1.Ingress) redirection {
 	settings := r.nginxSettings[ingress]
 	if _, own := ingress.Annotations[model.AnnotationSSLRedirect]; own || settings == nil || r.class.SslRedirect {
@@ -335,8 +334,8 @@ func (r *setCompiler) redirection(ingress *networkingv1.Ingress) redirection {
 	return noRedirect
 }
 
-// sorted returns the rules by precedence: the longest path first, exact paths before prefixes.
-// plain contains the rules for plain HTTP.
+// sorted returns the rules by precedence: the longest path first, exact paths before prefixes. plain contains
+// the rules for plain HTTP.
 func (h *ingressHost) sorted(fallback *ingressRule, of func(*ingressRule) security) (rules, plain []*resource.Rule, redirected bool) {
 	entries := make([]ingressEntry, 0, len(h.rules)+1)
 	for path, rule := range h.rules {
@@ -374,8 +373,8 @@ func redirectRule(rule *resource.Rule) *resource.Rule {
 	return made
 }
 
-// challenges is the path prefix of ACME HTTP challenges (RFC 8555, section 8.3). CAs follow
-// redirects, but not to a host without a certificate.
+// challenges is the path prefix of ACME HTTP challenges (RFC 8555, section 8.3). CAs follow redirects, but
+// not to a host without a certificate.
 const challenges = "/.well-known/acme-challenge"
 
 func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) []*resource.Rule {
@@ -383,8 +382,8 @@ func plainRules(entries []ingressEntry, securityOf func(*ingressRule) security) 
 	isAnswered := false
 	for _, found := range entries {
 		of := securityOf(found.rule)
-		// The paths that an expression matches cannot be determined, so its text is compared as if
-		// it were a path.
+		// The paths that an expression matches cannot be determined, so its text is compared as if it were a
+		// path.
 		path := found.path
 		takesAll := path.kind == resource.PathMatch_PREFIX && isBelow(challenges, path.value)
 		for _, rule := range found.rule.withCanary() {

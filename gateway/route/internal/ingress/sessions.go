@@ -21,8 +21,8 @@ type cookiePath struct {
 	name string
 }
 
-// setSessionPath sets the path of a session cookie to that of the rule. A suffix of the cookie's
-// name distinguishes Services.
+// setSessionPath sets the path of a session cookie to that of the rule. A suffix of the cookie's name
+// distinguishes Services.
 func (r *setCompiler) setSessionPath(
 	rule *resource.Rule, ingress *networkingv1.Ingress, host ownership.Host, path ingressPath, service *networkingv1.IngressServiceBackend,
 ) {
@@ -52,8 +52,8 @@ func (r *setCompiler) setSessionPath(
 	}
 }
 
-// sessionOf returns a copy of a session with a path. Unless of is empty, the name has a suffix
-// derived from of.
+// sessionOf returns a copy of a session with a path. Unless of is empty, the name has a suffix derived from
+// of.
 func sessionOf(session *resource.SessionPersistence, path, of string) *resource.SessionPersistence {
 	name := session.SessionName
 	if of != "" {

@@ -17,8 +17,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/parameters"
 )
 
-// ingressTLS is the TLS configuration of a host: passthrough, certificates, or neither for a host
-// without TLS.
+// ingressTLS is the TLS configuration of a host: passthrough, certificates, or neither for a host without
+// TLS.
 type ingressTLS struct {
 	certificates []*certificate.Certificate
 	passthrough  *resource.Rule
@@ -81,9 +81,9 @@ func (r *setCompiler) ownTLS(namespace string, host ownership.Host) *ingressTLS 
 
 var noTLS = &ingressTLS{}
 
-// tlsOf returns the TLS configuration of a host, which its owner controls. Another namespace can
-// add a certificate for a name below the owner's wildcard, unless the owner passes the connections
-// of the name through.
+// tlsOf returns the TLS configuration of a host, which its owner controls. Another namespace can add a
+// certificate for a name below the owner's wildcard, unless the owner passes the connections of the name
+// through.
 func (r *setCompiler) tlsOf(host ownership.Host) *ingressTLS {
 	return r.tlsBy(host, r.certificateNamespace(host))
 }
@@ -122,8 +122,8 @@ func (r *setCompiler) tlsBy(host ownership.Host, by string) *ingressTLS {
 	return noTLS
 }
 
-// findListenerHosts determines the hosts whose TLS configuration differs from that of the next
-// wider name. A host without TLS has a listener that rejects handshakes.
+// findListenerHosts determines the hosts whose TLS configuration differs from that of the next wider name. A
+// host without TLS has a listener that rejects handshakes.
 func (r *setCompiler) findListenerHosts() {
 	r.listenerHosts = make(map[ownership.Host]*ingressTLS, len(r.provided)+len(r.passthroughs))
 	wildcards, exact := []ownership.Host{""}, make([]ownership.Host, 0, len(r.hosts)+len(r.provided))
@@ -164,9 +164,9 @@ type security struct {
 	wanted             bool
 }
 
-// securityOf returns the TLS state of a host for the rules of a namespace. Certificates and TLS
-// requests of a namespace that does not own the host apply to its own rules only. If TLS is
-// requested but unavailable, the host must not serve plain text.
+// securityOf returns the TLS state of a host for the rules of a namespace. Certificates and TLS requests of a
+// namespace that does not own the host apply to its own rules only. If TLS is requested but unavailable, the
+// host must not serve plain text.
 func (r *setCompiler) securityOf(host ownership.Host, namespace string) security {
 	by := r.certificateNamespace(host)
 	owner, owned := r.owners.Owner(host)
@@ -244,8 +244,8 @@ func (r *setCompiler) refuseTLS(ingress *networkingv1.Ingress, hosts []tlsHost, 
 
 type tlsHost struct {
 	name ownership.Host
-	// entry is an index in spec.tls, host in the entry's hosts, and rule in spec.rules; -1 if it
-	// does not apply.
+	// entry is an index in spec.tls, host in the entry's hosts, and rule in spec.rules; -1 if it does not
+	// apply.
 	entry, host, rule int
 }
 
@@ -259,8 +259,8 @@ func (h tlsHost) field() string {
 	return fmt.Sprintf("spec.tls[%d]", h.entry)
 }
 
-// tlsHosts returns the hosts of an entry of spec.tls. An entry without hosts applies to all hosts
-// of the rules.
+// tlsHosts returns the hosts of an entry of spec.tls. An entry without hosts applies to all hosts of the
+// rules.
 func (r *setCompiler) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv1.IngressTLS, number int) []tlsHost {
 	hosts := make([]tlsHost, 0, max(len(entry.Hosts), 1))
 	known := make(map[ownership.Host]bool, len(entry.Hosts))
@@ -295,8 +295,8 @@ func (r *setCompiler) tlsHosts(ingress *networkingv1.Ingress, entry *networkingv
 	return hosts
 }
 
-// addCertificate adds a certificate for a host. The certificate of the namespace's oldest Ingress
-// for the host is kept.
+// addCertificate adds a certificate for a host. The certificate of the namespace's oldest Ingress for the
+// host is kept.
 func (r *setCompiler) addCertificate(ingress *networkingv1.Ingress, at tlsHost, found *certificate.Certificate) {
 	host, own := at.name, namespacedHost{ingress.Namespace, at.name}
 	if !found.Covers(host) {

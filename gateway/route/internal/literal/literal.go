@@ -12,8 +12,7 @@ import (
 // maxLength limits the length of a prefix in bytes, and thereby the size of an expression for it.
 const maxLength = 128
 
-// Prefix returns the literal prefix of all texts that match a regular expression in Perl syntax, or
-// "".
+// Prefix returns the literal prefix of all texts that match a regular expression in Perl syntax, or "".
 func Prefix(expression string) string {
 	expression = strings.TrimPrefix(expression, "^")
 	if hasAlternatives(expression) {
@@ -39,8 +38,8 @@ func isPunctuation(c byte) bool {
 	return c < utf8.RuneSelf && (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z')
 }
 
-// hasAlternatives reports whether an expression has a "|" outside of parentheses, or parentheses
-// that cannot be matched.
+// hasAlternatives reports whether an expression has a "|" outside of parentheses, or parentheses that cannot
+// be matched.
 func hasAlternatives(expression string) bool {
 	depth, isClass := 0, false
 	for i := 0; i < len(expression); i++ {

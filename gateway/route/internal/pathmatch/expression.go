@@ -11,18 +11,17 @@ import (
 const (
 	// maxExpression is the maximum length of a regular expression in bytes, as in Gateway API.
 	maxExpression = 4096
-	// maxSteps limits the compiled size of an expression. A few characters can compile to millions
-	// of instructions of 40 bytes.
+	// maxSteps limits the compiled size of an expression. A few characters can compile to millions of
+	// instructions of 40 bytes.
 	maxSteps = 5000
-	// MaxRouteSteps limits the total size of a route's expressions, which are compiled for each of
-	// its hosts.
+	// MaxRouteSteps limits the total size of a route's expressions, which are compiled for each of its hosts.
 	MaxRouteSteps = 20_000
 	// runesInStep is the number of runes in a class that count as one instruction.
 	runesInStep = 8
 )
 
-// ExpressionSteps returns the size of an RE2 expression in instructions, or an error if it is
-// invalid or too large. The expression must be valid inside a group, too, because proxies add one.
+// ExpressionSteps returns the size of an RE2 expression in instructions, or an error if it is invalid or too
+// large. The expression must be valid inside a group, too, because proxies add one.
 func ExpressionSteps(text string) (int, error) {
 	if len(text) > maxExpression {
 		return 0, fmt.Errorf("the regular expression has %d characters, the limit is %d", len(text), maxExpression)

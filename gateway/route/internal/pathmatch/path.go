@@ -16,8 +16,8 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/internal/literal"
 )
 
-// Canonical returns the form of a path that is compared with request paths, or an error if no
-// request can have the path.
+// Canonical returns the form of a path that is compared with request paths, or an error if no request can
+// have the path.
 func Canonical(path string) (string, error) {
 	switch {
 	case !strings.HasPrefix(path, "/"):
@@ -35,8 +35,7 @@ func Canonical(path string) (string, error) {
 // MaxPath is the maximum length of a path in Gateway API. It applies to Ingresses, too.
 const MaxPath = 1024
 
-// TrimPrefix removes the trailing slash of a canonical prefix, because /a/ and /a match the same
-// paths.
+// TrimPrefix removes the trailing slash of a canonical prefix, because /a/ and /a match the same paths.
 func TrimPrefix(path string) string {
 	if trimmed := strings.TrimSuffix(path, "/"); trimmed != "" {
 		return trimmed

@@ -29,14 +29,13 @@ const (
 	agents    = "millrace-agent"
 	operators = "millrace-operator"
 	cleanup   = "millrace-cleanup"
-	// annotation on the operator's Deployment confirms that uninstalling removes the addresses of Services.
-	// It is not a chart value, because a release whose uninstallation failed cannot be upgraded. If the
-	// Deployment is already deleted, the annotation of the agents' DaemonSet counts, to which a confirmed
-	// attempt copies it.
+	// annotation on the operator's Deployment confirms that uninstalling removes the addresses from
+	// Services. Chart values cannot confirm it, because a release whose uninstallation failed cannot be
+	// upgraded. If the Deployment is already deleted, the annotation of the agents' DaemonSet counts; a
+	// confirmed attempt copies it there.
 	annotation = "millrace.io/release-services"
-	// holdLabel is required by the node selector of DaemonSet millrace-cleanup and not set on any node, so
-	// that the DaemonSet has no pods. A hook removes the selector while Helm uninstalls the release. Never
-	// label a Node with it.
+	// holdLabel is in the node selector of the chart's DaemonSet millrace-cleanup and on no node, so that the
+	// DaemonSet has no pods. A hook removes it while Helm uninstalls the release. Never label a Node with it.
 	holdLabel = "millrace.io/uninstalling"
 )
 

@@ -88,7 +88,7 @@ func (c *Builder) recordPolicy(of *Policy) {
 
 // Keys of BackendTLSPolicy.spec.options.
 const (
-	// OptionMinVersion is the minimum TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
+	// OptionMinVersion is the lowest TLS version for the backend: 1.0, 1.1, 1.2 or 1.3.
 	OptionMinVersion = "millrace.io/tls-min-version"
 	// OptionCipherSuites is a comma-separated list of IANA names of cipher suites.
 	OptionCipherSuites = "millrace.io/tls-cipher-suites"

@@ -162,7 +162,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 	cli := filepath.Join(t.TempDir(), "millrace")
 	output, err := exec.Command("go", "build", "-o", cli, "../cmd/millrace").CombinedOutput()
 	if err != nil {
-		t.Fatalf("building millrace: %v: %s", err, output)
+		t.Fatalf("build millrace: %v: %s", err, output)
 	}
 	kubeconfig, err := e.server.WriteKubeconfig(e.server.Admin().BearerToken)
 	must(t, err)
@@ -183,7 +183,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 		group.Go(func() error {
 			address, err := reserve("main")
 			if err != nil {
-				return fmt.Errorf("reserving: %w: %s", err, address)
+				return fmt.Errorf("millrace reserve: %w: %s", err, address)
 			}
 			addresses[i] = address
 			return nil
@@ -196,7 +196,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 		vip := vipOf(address)
 		must(t, e.get(t.Context(), vip))
 		if len(vip.Spec.Claims) > 0 || vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1beta1.ReclaimRetain {
-			t.Errorf("%s is reserved as %+v", address, vip.Spec)
+			t.Errorf("reserved VIP %s = %+v", address, vip.Spec)
 		}
 	}
 	eventually(t, func(ctx context.Context) error {
@@ -209,12 +209,12 @@ func reservedByCommand(t *testing.T, e *environment) {
 	family := families(corev1.IPFamilyPolicySingleStack, corev1.IPv6Protocol)
 	named, err := reserve("main", "--family=IPv6", "--for="+namespace+"/named")
 	if err != nil || named != "2001:db8:cafe::1" {
-		t.Fatalf("reserved is %s: %v", named, err)
+		t.Fatalf("reserved address = %s: %v", named, err)
 	}
 	e.addresses(t, e.service(t, "named", family), named)
 	other, err := reserve("main", "--family=IPv6")
 	if err != nil || other != "2001:db8:cafe::2" {
-		t.Fatalf("reserved is %s: %v", other, err)
+		t.Fatalf("reserved address = %s: %v", other, err)
 	}
 	service := e.service(t, "asks", family, annotated(millracev1beta1.AnnotationAddresses, "2001-db8-cafe-0-0-0-0-2"))
 	e.addresses(t, service, other)
@@ -225,7 +225,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 		if err := e.get(ctx, vip); err != nil || vip.Status.Phase == millracev1beta1.VIPReserved {
 			return err
 		}
-		return fmt.Errorf("the VIP is %s", vip.Status.Phase)
+		return fmt.Errorf("phase of the VIP = %s", vip.Status.Phase)
 	})
 
 	for want, arguments := range map[string][]string{
@@ -237,7 +237,7 @@ func reservedByCommand(t *testing.T, e *environment) {
 		if arguments[0] == "main" && len(arguments) == 1 {
 			for range 16 - 2*each {
 				if output, err := reserve("main"); err != nil {
-					t.Errorf("reserving: %v: %s", err, output)
+					t.Errorf("millrace reserve: %v: %s", err, output)
 				}
 			}
 		}

@@ -32,7 +32,7 @@ func (e *environment) announced(t *testing.T, object client.Object, conditions *
 			got = fmt.Sprintf("%s %s %s", found.Status, found.Reason, found.Message)
 		}
 		if !strings.HasPrefix(got, want) || want == "" && got != "" {
-			return fmt.Errorf("%T %s has the condition %q, want %q", object, object.GetName(), got, want)
+			return fmt.Errorf("condition of %T %s = %q, want %q", object, object.GetName(), got, want)
 		}
 		return nil
 	})
@@ -46,7 +46,7 @@ func (e *environment) sessionCounts(t *testing.T, peer *millracev1beta1.LBPeer, 
 			return err
 		}
 		if got := peer.Status.Sessions; got == nil || *got != want {
-			return fmt.Errorf("LBPeer %s counts %+v, want %+v", peer.Name, got, want)
+			return fmt.Errorf("sessions of LBPeer %s = %+v, want %+v", peer.Name, got, want)
 		}
 		return nil
 	})
@@ -66,7 +66,7 @@ func announcedByFamily(t *testing.T, e *environment) {
 	pool := e.pool(t, "main", nil, "203.0.113.0/24", "2001:db8:cafe::/64")
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, pool); err != nil || pool.Status.FreeDisplay != "2^53" {
-			return fmt.Errorf("free addresses are displayed as %q: %w", pool.Status.FreeDisplay, err)
+			return fmt.Errorf("FreeDisplay = %q: %w", pool.Status.FreeDisplay, err)
 		}
 		return nil
 	})
@@ -99,7 +99,7 @@ func announcedByFamily(t *testing.T, e *environment) {
 	writes := e.writesOfServices(t)[len(before):]
 	others := slices.DeleteFunc(slices.Clone(writes), func(write string) bool { return write == "patch lbpeers/status" })
 	if len(others) > 0 || len(writes) > 10 {
-		t.Errorf("a flapping node causes the writes %q", writes)
+		t.Errorf("writes caused by a flapping node: %q", writes)
 	}
 
 	e.session(t, "announcing", millracev1beta1.SessionIdle)

@@ -60,7 +60,7 @@ func TestCertManager(t *testing.T) {
 			if err := w.injected(ctx, secret); err != nil || !bytes.Equal(secret.Data["tls.crt"], previous) {
 				return err
 			}
-			return errors.New("the certificate is not renewed yet")
+			return errors.New("the certificate has not been renewed yet")
 		})
 		// The kubelet takes longer than cainjector.
 		load.goesOn(t)
@@ -75,7 +75,7 @@ func TestCertManager(t *testing.T) {
 		load.goesOn(t)
 	}
 	if bytes.Equal(secret.Data["tls.crt"], first) {
-		t.Error("the certificate is still the first one")
+		t.Error("the certificate was not renewed")
 	}
 	load.end(t)
 	// The API server must reconnect.
@@ -91,7 +91,7 @@ func (e *environment) certManager(t *testing.T) {
 	build := exec.CommandContext(t.Context(), "go", "build", "-o", program, ".")
 	build.Dir = module
 	if output, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building cert-manager: %v: %s", err, output)
+		t.Fatalf("build cert-manager: %v: %s", err, output)
 	}
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f", "{{.Dir}}", "github.com/cert-manager/cert-manager")
 	list.Dir = module
@@ -116,11 +116,11 @@ func (e *environment) certManager(t *testing.T) {
 	t.Cleanup(func() {
 		if t.Failed() {
 			content, _ := os.ReadFile(log.Name())
-			t.Logf("cert-manager logged: %s", content[max(0, len(content)-20000):])
+			t.Logf("log of cert-manager: %s", content[max(0, len(content)-20000):])
 		}
 		must(t, command.Process.Signal(syscall.SIGTERM))
 		if err := command.Wait(); err != nil {
-			t.Errorf("cert-manager ended with %v", err)
+			t.Errorf("cert-manager exited with %v", err)
 		}
 		must(t, log.Close())
 	})
@@ -159,7 +159,7 @@ func (w *webhooks) injected(ctx context.Context, secret *corev1.Secret) error {
 	}
 	for _, call := range w.calls() {
 		if len(call.CABundle) == 0 || !bytes.Equal(call.CABundle, secret.Data["ca.crt"]) {
-			return fmt.Errorf("the API server is to trust %q, the CA is %q", call.CABundle, secret.Data["ca.crt"])
+			return fmt.Errorf("caBundle = %q, want the CA %q", call.CABundle, secret.Data["ca.crt"])
 		}
 	}
 	return nil
@@ -206,7 +206,7 @@ func (w *webhooks) serves(ctx context.Context, certificate []byte) error {
 	defer connection.Close()
 	shown := connection.(*tls.Conn).ConnectionState().PeerCertificates[0].Raw
 	if block, _ := pem.Decode(certificate); block == nil || !bytes.Equal(block.Bytes, shown) {
-		return errors.New("the operator shows another certificate")
+		return errors.New("the operator serves another certificate")
 	}
 	return nil
 }
@@ -235,7 +235,7 @@ func (w *webhooks) load(t *testing.T, text string) *writing {
 				warnings.Take()
 				err := person.Create(ctx, w.loadBalancer("loaded"), client.DryRunAll)
 				if got := warnings.Take(); err == nil && !strings.Contains(got, text) {
-					err = fmt.Errorf("it was not reviewed: warnings %q", got)
+					err = fmt.Errorf("the Service was not reviewed: warnings %q", got)
 				}
 				if err != nil && ctx.Err() == nil {
 					load.mu.Lock()
@@ -255,7 +255,7 @@ func (l *writing) goesOn(t *testing.T) {
 	since := l.served.Load()
 	eventually(t, func(context.Context) error {
 		if done := l.served.Load() - since; done < 200 {
-			return fmt.Errorf("%d requests were answered", done)
+			return fmt.Errorf("%d requests were served", done)
 		}
 		return nil
 	})
@@ -265,7 +265,7 @@ func (l *writing) end(t *testing.T) {
 	t.Helper()
 	l.stop()
 	l.people.Wait()
-	t.Logf("%d requests, %d of them not answered as they should be", l.served.Load(), len(l.wrong))
+	t.Logf("%d requests, %d with a wrong response", l.served.Load(), len(l.wrong))
 	for _, err := range l.wrong[:min(len(l.wrong), 5)] {
 		t.Error(err)
 	}

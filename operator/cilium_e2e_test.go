@@ -92,7 +92,7 @@ func (e *environment) bothConditions(t *testing.T, services []*corev1.Service) {
 	for _, service := range services {
 		for _, kind := range []string{"cilium.io/IPAMRequestSatisfied", millracev1beta1.ConditionAddressAssigned} {
 			if !meta.IsStatusConditionTrue(service.Status.Conditions, kind) {
-				t.Errorf("Service %s has no condition %s: %+v", service.Name, kind, service.Status.Conditions)
+				t.Errorf("Service %s: condition %s is not True: %+v", service.Name, kind, service.Status.Conditions)
 			}
 		}
 	}

@@ -82,7 +82,7 @@ func TestConcurrentOperators(t *testing.T) {
 	}
 	t.Logf("%v; %d warnings", total, strings.Count(w.warnings.Take(), "\n"))
 	if total["created"] < services {
-		t.Errorf("only %d Services were created, want %d and more", total["created"], services)
+		t.Errorf("only %d Services were created, want at least %d", total["created"], services)
 	}
 
 	// Both operators stop writing, and statuses match VIPs.
@@ -91,7 +91,7 @@ func TestConcurrentOperators(t *testing.T) {
 	}, func(ctx context.Context) error {
 		return errors.Join(controlplane.Owners(ctx, e.client), recorder.hasAll(ctx))
 	})
-	t.Logf("at rest %s after the last change", time.Since(ended).Round(time.Second))
+	t.Logf("idle %s after the last change", time.Since(ended).Round(time.Second))
 }
 
 // stopAPIServer pauses the API server, once for longer than HTTP2_READ_IDLE_TIMEOUT_SECONDS and
@@ -105,11 +105,11 @@ func (e *environment) stopAPIServer(ctx context.Context, duration time.Duration,
 			pause = lost
 		}
 		if err := e.server.Pause(); err != nil {
-			return fmt.Errorf("stop the API server: %w", err)
+			return fmt.Errorf("pause the API server: %w", err)
 		}
 		controlplane.Wait(ctx, pause)
 		if err := e.server.Resume(); err != nil {
-			return fmt.Errorf("have the API server go on: %w", err)
+			return fmt.Errorf("resume the API server: %w", err)
 		}
 		controlplane.Wait(ctx, duration/times/2-pause)
 	}

@@ -66,7 +66,7 @@ func TestControlPlane(t *testing.T) {
 		left := &metav1.PartialObjectMetadataList{}
 		left.SetGroupVersionKind(millracev1beta1.GroupVersion.WithKind("VIPList"))
 		if err := e.client.List(ctx, left); err != nil || len(left.Items) > 0 {
-			return errors.Join(err, fmt.Errorf("%d VIPs are left", len(left.Items)))
+			return errors.Join(err, fmt.Errorf("%d VIPs remain", len(left.Items)))
 		}
 		return nil
 	})
@@ -130,7 +130,7 @@ func awaitAssigned(t *testing.T, assigned <-chan assignment, created map[string]
 		select {
 		case a, open := <-assigned:
 			if !open {
-				t.Fatal("the watch of Services has ended")
+				t.Fatal("the watch of Services was closed")
 			}
 			if begun, known := created[a.service]; known {
 				took, last = append(took, a.at.Sub(begun)), a.at

@@ -66,7 +66,7 @@ func serviceDefaults(t *testing.T, e *environment) {
 	dry := serviceFrom(t, "dry", `{}`, `{}`)
 	must(t, w.client.Create(t.Context(), dry, client.DryRunAll))
 	if got := filledIn(dry); got != all {
-		t.Errorf("a dry run: %s, want %s", got, all)
+		t.Errorf("dry run: %s, want %s", got, all)
 	}
 
 	operator.kill(t)
@@ -188,7 +188,7 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	})
 	check("sent again", without)
 	if got := w.warnings.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
-		t.Errorf("the warnings are %q", got)
+		t.Errorf("warnings = %q", got)
 	}
 	patched("node ports by a patch", `{"allocateLoadBalancerNodePorts":true}`, with)
 	patched("a patch of something else", `{"sessionAffinity":"ClientIP"}`, with)

@@ -58,7 +58,7 @@ func newEnvironment(t *testing.T) *environment {
 	e := &environment{server: controlplane.Start(t, "..", operatorUser), program: filepath.Join(t.TempDir(), "operator")}
 	build := append([]string{"build"}, asTheTest...)
 	if output, err := exec.Command("go", append(build, "-o", e.program, "../cmd/operator")...).CombinedOutput(); err != nil {
-		t.Fatalf("building the operator: %v: %s", err, output)
+		t.Fatalf("build the operator: %v: %s", err, output)
 	}
 	e.client = e.server.Install(t, e.server.Admin(), client.Options{})
 	var err error
@@ -153,10 +153,10 @@ func (i *instance) signal(t *testing.T, sent os.Signal) {
 	content, _ := os.ReadFile(i.log)
 	content = content[min(i.began, int64(len(content))):]
 	if !errors.Is(err, os.ErrProcessDone) || !strings.Contains(string(content), "operator: create the manager: ") {
-		t.Fatalf("the operator has ended by itself: %v: %s", err, content[max(0, len(content)-8000):])
+		t.Fatalf("the operator exited unexpectedly: %v: %s", err, content[max(0, len(content)-8000):])
 	}
 	if err := <-i.exited; err == nil {
-		t.Error("the operator ended well without the API server")
+		t.Error("the operator exited without an error although the API server is gone")
 	}
 	// The log of the previous process is kept, because it is checked at the end.
 	log, err := os.OpenFile(i.log, os.O_WRONLY|os.O_APPEND, 0)
@@ -186,10 +186,10 @@ func (i *instance) await(t *testing.T, what string, expectError bool) {
 	select {
 	case err := <-i.exited:
 		if (err != nil) != expectError {
-			t.Errorf("the operator was %s and ended with %v:\n%s", what, err, content())
+			t.Errorf("the operator was %s and exited with %v:\n%s", what, err, content())
 		}
 	case <-time.After(waitTimeout):
-		t.Fatalf("the operator was %s and did not end:\n%s", what, content())
+		t.Fatalf("the operator was %s and did not exit:\n%s", what, content())
 	}
 	for line := range strings.Lines(content()) {
 		if strings.Contains(line, "forbidden") || strings.Contains(line, "panic") {
@@ -297,7 +297,7 @@ func (e *environment) addresses(t *testing.T, service *corev1.Service, want ...s
 			return err
 		}
 		if got := ingress(service); strings.Join(got, " ") != strings.Join(want, " ") {
-			return fmt.Errorf("Service %s has %v, want %v; conditions %+v", service.Name, got, want, service.Status.Conditions)
+			return fmt.Errorf("addresses of Service %s = %v, want %v; conditions %+v", service.Name, got, want, service.Status.Conditions)
 		}
 		return nil
 	})
@@ -320,7 +320,7 @@ func (e *environment) condition(t *testing.T, service *corev1.Service, status me
 		}
 		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionAddressAssigned)
 		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
-			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
+			return fmt.Errorf("condition of Service %s = %+v, want %s %s %q", service.Name, got, status, reason, message)
 		}
 		if status == metav1.ConditionTrue {
 			return nil
@@ -348,7 +348,7 @@ func (e *environment) eventOf(ctx context.Context, service *corev1.Service, seve
 			return nil
 		}
 	}
-	return fmt.Errorf("Service %s has no event %s %q among %d", service.Name, reason, note, len(list.Items))
+	return fmt.Errorf("Service %s: no event %s %q among %d", service.Name, reason, note, len(list.Items))
 }
 
 func vipOf(address string) *millracev1beta1.VIP {
@@ -366,7 +366,7 @@ func (e *environment) bound(t *testing.T, address string, service *corev1.Servic
 		}
 		claims := vip.Spec.Claims
 		if len(claims) != 1 || claims[0].UID != string(service.UID) {
-			return fmt.Errorf("VIP %s has the claims %+v", vip.Name, claims)
+			return fmt.Errorf("claims of VIP %s = %+v", vip.Name, claims)
 		}
 		return nil
 	})
@@ -380,7 +380,7 @@ func (e *environment) gone(t *testing.T, object client.Object) {
 		if apierrors.IsNotFound(err) {
 			return nil
 		}
-		return fmt.Errorf("%T %s still exists: %w", object, object.GetName(), err)
+		return fmt.Errorf("%T %s was not deleted: %w", object, object.GetName(), err)
 	})
 }
 
@@ -392,7 +392,7 @@ func (e *environment) ready(t *testing.T, object client.Object, conditions *[]me
 		}
 		got := meta.FindStatusCondition(*conditions, millracev1beta1.ConditionReady)
 		if got == nil || got.Reason != reason || !strings.Contains(got.Message, message) {
-			return fmt.Errorf("%T %s has the condition %+v, want %s %q", object, object.GetName(), got, reason, message)
+			return fmt.Errorf("condition of %T %s = %+v, want %s %q", object, object.GetName(), got, reason, message)
 		}
 		return nil
 	})

@@ -67,7 +67,7 @@ func newEventRecorder(t *testing.T, e *environment) *eventRecorder {
 			if ctx.Err() == nil {
 				w.mu.Lock()
 				defer w.mu.Unlock()
-				w.ended = fmt.Errorf("the watch of %T has ended before the test", list)
+				w.ended = fmt.Errorf("the watch of %T was closed during the test", list)
 			}
 		})
 		t.Cleanup(func() {
@@ -88,7 +88,7 @@ func (w *eventRecorder) note(event watch.Event) {
 	}
 	revision, err := strconv.ParseUint(object.GetResourceVersion(), 10, 64)
 	if err != nil {
-		w.ended = fmt.Errorf("the version of %T %s: %w", object, object.GetName(), err)
+		w.ended = fmt.Errorf("parse the version of %T %s: %w", object, object.GetName(), err)
 		return
 	}
 	change := recordedEvent{revision: revision, name: eventName(object)}
@@ -126,7 +126,7 @@ func (w *eventRecorder) hasAll(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ended == nil && !maps.Equal(present, w.versions) {
-		return fmt.Errorf("there are %d objects, the witness knows other versions of %d", len(present), len(w.versions))
+		return fmt.Errorf("%d objects exist, but the watch recorded other versions of %d", len(present), len(w.versions))
 	}
 	return w.ended
 }
@@ -148,9 +148,9 @@ func (w *eventRecorder) testify(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d versions of VIPs and Services, %d of them wrong", len(w.changes), wrong)
+	t.Logf("%d versions of VIPs and Services, %d invalid", len(w.changes), wrong)
 	if len(w.changes) == 0 {
-		t.Error("the witness has seen nothing")
+		t.Error("the watch recorded no changes")
 	}
 }
 
@@ -213,7 +213,7 @@ func (r *replay) unclaimed(address string) (errs []error) {
 	for name := range r.reported[address] {
 		service := r.services[name]
 		if !slices.ContainsFunc(claims, func(claim millracev1beta1.VIPClaim) bool { return claim.UID == string(service.UID) }) {
-			errs = append(errs, fmt.Errorf("%s is in the status of %s, and claimed by %+v", address, service.Name, claims))
+			errs = append(errs, fmt.Errorf("%s is in the status of %s, but claimed by %+v", address, service.Name, claims))
 		}
 	}
 	return errs
@@ -223,7 +223,7 @@ func sharedWrongly(spec *millracev1beta1.VIPSpec) (errs []error) {
 	owned := map[millracev1beta1.ClaimedPort]string{}
 	for _, claim := range spec.Claims {
 		if len(spec.Claims) > 1 && (claim.SharingKey == "" || claim.SharingKey != spec.Claims[0].SharingKey) {
-			errs = append(errs, fmt.Errorf("%s has the claims %+v", spec.Address, spec.Claims))
+			errs = append(errs, fmt.Errorf("invalid claims of %s: %+v", spec.Address, spec.Claims))
 		}
 		for _, port := range claim.Ports {
 			if owner, taken := owned[port]; taken {

@@ -59,7 +59,7 @@ func (e *environment) mayReadServices(t *testing.T, role *rbacv1.ClusterRole, al
 			return err
 		}
 		if review.Status.Allowed != allowed {
-			return fmt.Errorf("the operator may watch Services: %t, want %t", review.Status.Allowed, allowed)
+			return fmt.Errorf("operator may watch Services = %t, want %t", review.Status.Allowed, allowed)
 		}
 		return nil
 	})

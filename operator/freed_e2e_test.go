@@ -48,7 +48,7 @@ func freedManually(t *testing.T, e *environment) {
 	for line := range strings.Lines(lines.String()) {
 		var namespace, name string
 		if _, err := fmt.Sscan(line, &namespace, &name); err != nil {
-			t.Fatalf("the template prints %q: %v", line, err)
+			t.Fatalf("parse the output of the template %q: %v", line, err)
 		}
 		service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 		must(t, e.client.Patch(t.Context(), service, client.RawPatch(types.StrategicMergePatchType, patch)))
@@ -64,7 +64,7 @@ func documented(t *testing.T) (list *template.Template, patch []byte) {
 	must(t, err)
 	found := regexp.MustCompile(`(?s)kubectl get services -A -o go-template='([^']*)'.*?patch service "\$name" -p '([^']*)'`).FindSubmatch(page)
 	if found == nil {
-		t.Fatal("docs/install.md has no command that frees Services")
+		t.Fatal("docs/install.md contains no command that releases Services")
 	}
 	list, err = template.New("services").Parse(string(found[1]))
 	must(t, err)

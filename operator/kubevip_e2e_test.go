@@ -86,7 +86,7 @@ func (e *environment) requestsOf(t *testing.T, services []*corev1.Service) map[s
 			}
 			requests[service.Name] = strings.Split(service.Annotations[kubeVIPAnnotation], ",")
 			if requests[service.Name][0] == "" || len(requests[service.Name]) != len(service.Spec.IPFamilies) {
-				return fmt.Errorf("Service %s requests %v", service.Name, requests[service.Name])
+				return fmt.Errorf("requests of Service %s = %v", service.Name, requests[service.Name])
 			}
 		}
 		return nil

@@ -59,7 +59,7 @@ func liveCertificates(t *testing.T, e *environment) {
 	must(t, e.client.Patch(t.Context(), service, client.RawPatch(types.MergePatchType, []byte(`{"spec":{"caBundle":"eA=="}}`))))
 	eventually(t, right)
 	if !bytes.Equal(all.Data["current.ca.crt"], before["current.ca.crt"]) {
-		t.Error("there is another CA, and nothing was wrong with it")
+		t.Error("the CA was replaced although it was valid")
 	}
 
 	must(t, e.client.Delete(t.Context(), all))
@@ -68,7 +68,7 @@ func liveCertificates(t *testing.T, e *environment) {
 			return err
 		}
 		if bytes.Equal(all.Data["current.ca.crt"], before["current.ca.crt"]) {
-			return errors.New("the CA is the former one")
+			return errors.New("the CA was not replaced")
 		}
 		return nil
 	})
@@ -78,7 +78,7 @@ func liveCertificates(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), api))
 	eventually(t, func(ctx context.Context) error { return e.get(ctx, api) })
 	if err := e.get(t.Context(), service); err == nil {
-		t.Error("the APIService is back")
+		t.Error("the APIService was recreated")
 	}
 }
 

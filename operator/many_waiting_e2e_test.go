@@ -105,7 +105,7 @@ func (e *environment) wait(t *testing.T, count int) {
 			}
 		}
 		if reported < count {
-			return fmt.Errorf("%d of %d Services report that they wait", reported, count)
+			return fmt.Errorf("%d of %d Services report that they are waiting", reported, count)
 		}
 		return nil
 	})

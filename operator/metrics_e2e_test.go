@@ -51,7 +51,7 @@ func getPage(ctx context.Context, address, path string) ([]byte, error) {
 	}
 	defer response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		return nil, fmt.Errorf("%s answers %s", path, response.Status)
+		return nil, fmt.Errorf("%s: status %s", path, response.Status)
 	}
 	return io.ReadAll(response.Body)
 }
@@ -65,7 +65,7 @@ func scraped(t *testing.T, address string, lines ...string) {
 		}
 		for _, line := range lines {
 			if !strings.Contains(string(body), line+"\n") {
-				return fmt.Errorf("a scrape has no line %q", line)
+				return fmt.Errorf("metrics do not contain %q", line)
 			}
 		}
 		return nil

@@ -39,7 +39,7 @@ func routing(t *testing.T, e *environment) {
 		Spec:       millracev1beta1.LBPeerSpec{PeerASN: 64512, LocalASN: 64513},
 	}
 	if err := e.client.Create(t.Context(), none); err == nil {
-		t.Error("a peer with no address was accepted")
+		t.Error("no error for a peer without an address")
 	}
 	advertisement := &millracev1beta1.VIPAdvertisement{
 		ObjectMeta: metav1.ObjectMeta{Name: "all"},
@@ -68,7 +68,7 @@ func conflicts(t *testing.T, e *environment, first *millracev1beta1.VIPAdvertise
 			}
 			condition := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionConflicted)
 			if condition == nil || condition.Status != status || condition.Message != message {
-				return fmt.Errorf("Conflicted of %s is %+v", object.Name, condition)
+				return fmt.Errorf("Conflicted of %s = %+v", object.Name, condition)
 			}
 			return nil
 		})
@@ -110,7 +110,7 @@ func (e *environment) lbNode(t *testing.T, node *corev1.Node, addresses ...strin
 		}
 		owners := lbNode.OwnerReferences
 		if !slices.Equal(lbNode.Spec.Addresses, addresses) || len(owners) != 1 || owners[0].UID != node.UID {
-			return fmt.Errorf("LBNode %s is %+v of %+v", lbNode.Name, lbNode.Spec, owners)
+			return fmt.Errorf("LBNode %s = %+v with owners %+v", lbNode.Name, lbNode.Spec, owners)
 		}
 		return nil
 	})
@@ -128,7 +128,7 @@ func nodes(t *testing.T, e *environment) {
 		ids.Insert(e.lbNode(t, node, fmt.Sprintf("198.51.100.%d", i+1), fmt.Sprintf("2001:db8::%d", i+1)).Spec.ID)
 	}
 	if len(ids) != 10 || !ids.Has(1) || !ids.Has(10) {
-		t.Errorf("ids are %v", sets.List(ids))
+		t.Errorf("ids = %v", sets.List(ids))
 	}
 	e.setAddresses(t, all[3], "198.51.100.44")
 	before := e.lbNode(t, all[3], "198.51.100.44")
@@ -143,7 +143,7 @@ func nodes(t *testing.T, e *environment) {
 			return err
 		}
 		if !slices.Equal(lbNode.Spec.PodCIDRs, []string{"198.18.3.0/24"}) {
-			return fmt.Errorf("LBNode %s has the pod networks %v", lbNode.Name, lbNode.Spec.PodCIDRs)
+			return fmt.Errorf("pod networks of LBNode %s = %v", lbNode.Name, lbNode.Spec.PodCIDRs)
 		}
 		return nil
 	})
@@ -152,14 +152,14 @@ func nodes(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), all[3]))
 	all[3] = e.node(t, all[3].Name, "198.51.100.45")
 	if after := e.lbNode(t, all[3], "198.51.100.45"); after.Spec.ID != before.Spec.ID {
-		t.Errorf("id was %d, is %d", before.Spec.ID, after.Spec.ID)
+		t.Errorf("id changed from %d to %d", before.Spec.ID, after.Spec.ID)
 	}
 	freed := e.lbNode(t, all[4], "198.51.100.5", "2001:db8::5")
 	must(t, e.client.Delete(t.Context(), all[4]))
 	must(t, e.client.Delete(t.Context(), freed))
 	next := e.lbNode(t, e.node(t, "next", "198.51.100.50"), "198.51.100.50")
 	if next.Spec.ID != 11 {
-		t.Errorf("id of the next node is %d", next.Spec.ID)
+		t.Errorf("id of the next node = %d", next.Spec.ID)
 	}
 	first.kill(t)
 	must(t, e.client.Delete(t.Context(), next))
@@ -167,7 +167,7 @@ func nodes(t *testing.T, e *environment) {
 	e.run(t)
 	// One more ID is skipped after a retried write, because it may be in use.
 	if after := e.lbNode(t, e.node(t, "after", "198.51.100.51"), "198.51.100.51"); after.Spec.ID < 12 {
-		t.Errorf("after a restart, the next node gets id %d, which another had just now", after.Spec.ID)
+		t.Errorf("after a restart, the next node has id %d, which was released recently", after.Spec.ID)
 	}
 }
 
@@ -183,7 +183,7 @@ func departures(t *testing.T, e *environment) {
 				return err
 			}
 			if lbNode.Spec.DrainReason != want {
-				return fmt.Errorf("LBNode %s departs because of %q, want %q", lbNode.Name, lbNode.Spec.DrainReason, want)
+				return fmt.Errorf("DrainReason of LBNode %s = %q, want %q", lbNode.Name, lbNode.Spec.DrainReason, want)
 			}
 			return nil
 		})
@@ -214,7 +214,7 @@ func zones(t *testing.T, e *environment) {
 				return err
 			}
 			if lbNode.Spec.Zone != zone {
-				return fmt.Errorf("the zone of LBNode %s is %q, want %q", lbNode.Name, lbNode.Spec.Zone, zone)
+				return fmt.Errorf("zone of LBNode %s = %q, want %q", lbNode.Name, lbNode.Spec.Zone, zone)
 			}
 			return nil
 		})
@@ -246,7 +246,7 @@ func boots(t *testing.T, e *environment) {
 	must(t, e.client.Status().Update(t.Context(), node))
 	e.run(t)
 	if kept := e.lbNode(t, node, "198.51.100.1"); !equality.Semantic.DeepEqual(kept.Status, lbNode.Status) {
-		t.Errorf("the Node has booted, and its LBNode is %+v", kept)
+		t.Errorf("after a reboot of the Node: LBNode %+v", kept)
 	}
 }
 
@@ -260,12 +260,12 @@ func idsWrap(t *testing.T, e *environment) {
 	e.run(t)
 	wrapped := e.lbNode(t, e.node(t, "wrapped"))
 	if wrapped.Spec.ID != 2 {
-		t.Errorf("id after the highest is %d", wrapped.Spec.ID)
+		t.Errorf("id after the highest = %d", wrapped.Spec.ID)
 	}
 	must(t, e.client.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: wrapped.Name}}))
 	must(t, e.client.Delete(t.Context(), wrapped))
 	if next := e.lbNode(t, e.node(t, "next")); next.Spec.ID != 3 {
-		t.Errorf("id after one that became free is %d", next.Spec.ID)
+		t.Errorf("id after the release of another = %d", next.Spec.ID)
 	}
 }
 
@@ -337,7 +337,7 @@ func (e *environment) report(t *testing.T, what string, check func(*millracev1be
 func ownedBy(lbNode *millracev1beta1.LBNode) func(*millracev1beta1.LBNodeReport) error {
 	return func(report *millracev1beta1.LBNodeReport) error {
 		if owners := report.OwnerReferences; len(owners) != 1 || owners[0].UID != lbNode.UID || owners[0].Kind != "LBNode" {
-			return fmt.Errorf("owned by %+v, want %s", owners, lbNode.UID)
+			return fmt.Errorf("owners = %+v, want %s", owners, lbNode.UID)
 		}
 		return nil
 	}
@@ -350,7 +350,7 @@ func conditions(want ...string) func(*millracev1beta1.LBNodeReport) error {
 			have = append(have, fmt.Sprintf("%s=%s", condition.Type, condition.Status))
 		}
 		if slices.Sort(have); !slices.Equal(have, slices.Sorted(slices.Values(want))) {
-			return fmt.Errorf("conditions are %v, want %v", have, want)
+			return fmt.Errorf("conditions = %v, want %v", have, want)
 		}
 		return nil
 	}
@@ -369,11 +369,11 @@ func duplicateIDs(t *testing.T, e *environment) {
 			return err
 		}
 		if lbNode.Spec.ID != 8 {
-			return fmt.Errorf("id of the younger LBNode is %d", lbNode.Spec.ID)
+			return fmt.Errorf("id of the newer LBNode = %d", lbNode.Spec.ID)
 		}
 		return nil
 	})
 	if kept := e.lbNode(t, a); kept.Spec.ID != 7 {
-		t.Errorf("id of the older LBNode is %d", kept.Spec.ID)
+		t.Errorf("id of the older LBNode = %d", kept.Spec.ID)
 	}
 }

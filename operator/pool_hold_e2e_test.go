@@ -45,7 +45,7 @@ func poolOverPods(t *testing.T, e *environment) {
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) { pool.Spec.Addresses = []string{"198.18.0.0/16"} })
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOverlapsEndpoints, message)
 	if !slices.Equal(pool.Status.Usable, []string{"198.18.128.0/17"}) {
-		t.Errorf("usable are %v", pool.Status.Usable)
+		t.Errorf("usable ranges = %v", pool.Status.Usable)
 	}
 	e.addresses(t, waits, "198.18.128.0")
 }

@@ -23,7 +23,7 @@ import (
 func counted(pool *millracev1beta1.VIPPool, assigned, free int64) error {
 	status := pool.Status
 	if status.Assigned == nil || status.Free == nil || *status.Assigned != assigned || *status.Free != free {
-		return fmt.Errorf("status of the pool %s is %+v, want %d assigned and %d free", pool.Name, status, assigned, free)
+		return fmt.Errorf("status of pool %s = %+v, want %d assigned and %d free", pool.Name, status, assigned, free)
 	}
 	return nil
 }
@@ -40,7 +40,7 @@ func refusedPools(t *testing.T, e *environment) {
 	} {
 		pool := &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "refused"}, Spec: millracev1beta1.VIPPoolSpec{Addresses: []string{text}}}
 		if err := e.client.Create(t.Context(), pool); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("a pool of %s: %v, want it refused with %q", text, err, want)
+			t.Errorf("pool with %s: %v, want an error with %q", text, err, want)
 		}
 	}
 	// The longest possible pools stay within the API server's cost budget.
@@ -60,7 +60,7 @@ func refusedPools(t *testing.T, e *environment) {
 			Spec:       millracev1beta1.LBPeerSpec{Router: millracev1beta1.Router{Address: text}, PeerASN: 64512, LocalASN: 64513},
 		}
 		if err := e.client.Create(t.Context(), peer); (err == nil) != valid {
-			t.Errorf("a peer at %s: %v, want it accepted: %t", text, err, valid)
+			t.Errorf("peer with %s: %v, want valid = %t", text, err, valid)
 		}
 	}
 }
@@ -78,7 +78,7 @@ func refusedCommunities(t *testing.T, e *environment) {
 		}
 		err := e.client.Create(t.Context(), object)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
-			t.Errorf("an advertisement with the community %s: %v, want an error with %q", text, err, want)
+			t.Errorf("advertisement with community %s: %v, want an error with %q", text, err, want)
 		}
 	}
 }
@@ -93,7 +93,7 @@ func badPools(t *testing.T, e *environment) {
 	e.addresses(t, e.service(t, "web"), "203.0.113.0")
 	must(t, e.get(t.Context(), bad))
 	if err := counted(bad, 0, 0); err != nil || len(bad.Status.Usable) > 0 {
-		t.Errorf("of a pool that is not used: %v, usable %v", err, bad.Status.Usable)
+		t.Errorf("pool that is not usable: %v, usable %v", err, bad.Status.Usable)
 	}
 }
 
@@ -105,7 +105,7 @@ func poolColumns(t *testing.T, e *environment) {
 		eventually(t, func(ctx context.Context) error {
 			row, err := e.row(ctx, "vippools", "main")
 			if err == nil && (fmt.Sprint(row["Assigned"]) != assigned || fmt.Sprint(row["Free"]) != free || row["Ready"] != "True") {
-				err = fmt.Errorf("kubectl get shows %v, want %s assigned and %s free", row, assigned, free)
+				err = fmt.Errorf("kubectl get prints %v, want %s assigned and %s free", row, assigned, free)
 			}
 			return err
 		})
@@ -146,7 +146,7 @@ func (e *environment) usable(t *testing.T, pool *millracev1beta1.VIPPool, want .
 			return err
 		}
 		if !meta.IsStatusConditionTrue(pool.Status.Conditions, millracev1beta1.ConditionReady) || !slices.Equal(pool.Status.Usable, want) {
-			return fmt.Errorf("pool %s is %+v, want ready with %v", pool.Name, pool.Status, want)
+			return fmt.Errorf("pool %s = %+v, want ready with %v", pool.Name, pool.Status, want)
 		}
 		return nil
 	})
@@ -168,7 +168,7 @@ func overlappingPools(t *testing.T, e *environment) {
 	inside := e.pool(t, "z-within", nil, "203.0.113.4/31")
 	e.ready(t, inside, &inside.Status.Conditions, millracev1beta1.ReasonPoolOverlap, "no address is left to assign")
 	if meta.IsStatusConditionTrue(inside.Status.Conditions, millracev1beta1.ConditionReady) {
-		t.Error("a pool without an address is ready")
+		t.Error("a pool without addresses is ready")
 	}
 	must(t, e.client.Delete(t.Context(), good))
 	e.usable(t, inside, "203.0.113.4/31")

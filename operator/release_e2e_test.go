@@ -26,7 +26,7 @@ func (e *environment) reservedFor(t *testing.T, address, name string) *millracev
 		}
 		claims := vip.Spec.Claims
 		if len(claims) != 1 || claims[0].Name != name || claims[0].UID != "" || vip.Status.Phase != millracev1beta1.VIPReserved {
-			return fmt.Errorf("VIP %s is %s with %+v, want it reserved for %s", address, vip.Status.Phase, claims, name)
+			return fmt.Errorf("VIP %s: phase %s, claims %+v, want it reserved for %s", address, vip.Status.Phase, claims, name)
 		}
 		return nil
 	})
@@ -58,7 +58,7 @@ func retain(t *testing.T, e *environment) {
 		service = e.service(t, "web")
 		e.addresses(t, service, "203.0.113.0")
 		if vip := e.bound(t, "203.0.113.0", service); vip.UID != uid {
-			t.Error("the reserved VIP was not the one that was bound")
+			t.Error("a new VIP was bound instead of the reserved one")
 		}
 	}
 
@@ -154,7 +154,7 @@ func (e *environment) finalizers(t *testing.T, service *corev1.Service, want ...
 			return err
 		}
 		if !slices.Equal(service.Finalizers, want) {
-			return fmt.Errorf("the finalizers of %s are %v, want %v", service.Name, service.Finalizers, want)
+			return fmt.Errorf("finalizers of %s = %v, want %v", service.Name, service.Finalizers, want)
 		}
 		return nil
 	})
@@ -220,7 +220,7 @@ func (e *environment) releasing(t *testing.T, address string, phase millracev1be
 		}
 		claims := vip.Spec.Claims
 		if len(claims) != 1 || claims[0].Release == nil || claims[0].Release.Phase != phase {
-			return fmt.Errorf("VIP %s has %+v, want it to be %s", address, claims, phase)
+			return fmt.Errorf("claims of VIP %s = %+v, want phase %s", address, claims, phase)
 		}
 		return nil
 	})

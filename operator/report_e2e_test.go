@@ -49,7 +49,7 @@ func longEvent(t *testing.T, e *environment) {
 	service := e.service(t, "web", annotated(millracev1beta1.AnnotationAddresses, value))
 	e.condition(t, service, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, `metadata.annotations[millrace.io/addresses]: "nonsense-ä`)
 	if condition := service.Status.Conditions[0]; !strings.Contains(condition.Message, value) {
-		t.Errorf("the condition is %q", condition.Message)
+		t.Errorf("condition = %q", condition.Message)
 	}
 	eventually(t, func(ctx context.Context) error {
 		return e.event(ctx, service, millracev1beta1.ReasonInvalid, "ä ...")
@@ -70,7 +70,7 @@ func terminatingNamespace(t *testing.T, e *environment) {
 	for _, service := range services {
 		eventually(t, func(ctx context.Context) error {
 			if err := e.get(ctx, service); err != nil || len(ingress(service)) != 1 {
-				return fmt.Errorf("Service %s has %v: %w", service.Name, ingress(service), err)
+				return fmt.Errorf("addresses of Service %s = %v: %w", service.Name, ingress(service), err)
 			}
 			return nil
 		})
@@ -87,7 +87,7 @@ func terminatingNamespace(t *testing.T, e *environment) {
 	eventually(t, func(ctx context.Context) error {
 		vips := &millracev1beta1.VIPList{}
 		if err := e.client.List(ctx, vips); err != nil || len(vips.Items) > 0 {
-			return fmt.Errorf("%d VIPs are left: %w", len(vips.Items), err)
+			return fmt.Errorf("%d VIPs remain: %w", len(vips.Items), err)
 		}
 		return nil
 	})
@@ -96,7 +96,7 @@ func terminatingNamespace(t *testing.T, e *environment) {
 	must(t, client.IgnoreNotFound(e.client.SubResource("finalize").Update(t.Context(), namespace)))
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, namespace); !apierrors.IsNotFound(err) {
-			return fmt.Errorf("the namespace is still there: %w", err)
+			return fmt.Errorf("the namespace was not deleted: %w", err)
 		}
 		return nil
 	})
@@ -121,7 +121,7 @@ func portsTwice(t *testing.T, e *environment) {
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonPortConflict,
 		"spec.claims[1].ports: 53/UDP belongs to the claim of Service shop/one")
 	if vip.Status.Phase != millracev1beta1.VIPReserved {
-		t.Errorf("the VIP is %s", vip.Status.Phase)
+		t.Errorf("phase of the VIP = %s", vip.Status.Phase)
 	}
 	update(t, e, vip, func(vip *millracev1beta1.VIP) { vip.Spec.Claims[1].Ports[0].Port = 54 })
 	e.ready(t, vip, &vip.Status.Conditions, millracev1beta1.ReasonValid, "")

@@ -57,7 +57,7 @@ func restored(t *testing.T, e *environment) {
 			for _, vip := range list.Items {
 				for _, claim := range vip.Spec.Claims {
 					if claim.UID != "" {
-						return fmt.Errorf("VIP %s has the claims %+v", vip.Name, vip.Spec.Claims)
+						return fmt.Errorf("claims of VIP %s = %+v", vip.Name, vip.Spec.Claims)
 					}
 				}
 			}

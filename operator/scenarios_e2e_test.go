@@ -71,7 +71,7 @@ func handMade(t *testing.T, e *environment) {
 	misnamed.Name = "my-vip"
 	misnamed.Spec.Claims = vip.Spec.Claims
 	if err := e.client.Create(t.Context(), misnamed); !apierrors.IsInvalid(err) {
-		t.Errorf("a VIP with a name that is not its address: %v, want it refused", err)
+		t.Errorf("VIP whose name differs from its address: %v, want Invalid", err)
 	}
 	service := e.service(t, "web")
 	e.addresses(t, service, "198.51.100.77")
@@ -94,7 +94,7 @@ func deletedByHand(t *testing.T, e *environment) {
 			return err
 		}
 		if again.UID == vip.UID {
-			return fmt.Errorf("VIP %s is still the former one", before)
+			return fmt.Errorf("VIP %s was not recreated", before)
 		}
 		return nil
 	})
@@ -139,7 +139,7 @@ func classes(t *testing.T, e *environment) {
 	e.addresses(t, ours, "203.0.113.0")
 	e.addresses(t, foreign, "198.51.100.1")
 	if len(foreign.Finalizers)+len(foreign.Status.Conditions) > 0 {
-		t.Errorf("a Service of another class was touched: %+v", foreign)
+		t.Errorf("a Service of another class was modified: %+v", foreign)
 	}
 }
 
@@ -228,7 +228,7 @@ func splitBrain(t *testing.T, e *environment) {
 		claims := map[string]int{}
 		for _, vip := range vips.Items {
 			if len(vip.Spec.Claims) != 1 {
-				t.Fatalf("VIP %s has the claims %+v", vip.Name, vip.Spec.Claims)
+				t.Fatalf("claims of VIP %s = %+v", vip.Name, vip.Spec.Claims)
 			}
 			claims[vip.Spec.Claims[0].Name]++
 		}
@@ -282,7 +282,7 @@ func (e *environment) awaitIdle(t *testing.T, idle time.Duration) []controlplane
 			last, since = writes, time.Now()
 		}
 		if time.Since(since) < idle {
-			return fmt.Errorf("the operator writes, at last %+v", last[len(last)-1])
+			return fmt.Errorf("the operator still writes, latest: %+v", last[len(last)-1])
 		}
 		return nil
 	})
@@ -333,7 +333,7 @@ func steadyState(t *testing.T, e *environment) {
 		switch {
 		case kind == "patch vippools/status":
 			if perKind[kind] > poolWrites {
-				t.Errorf("%d writes of the status of one pool, want at most %d", perKind[kind], poolWrites)
+				t.Errorf("%d status writes of one pool, want at most %d", perKind[kind], poolWrites)
 			}
 		case perKind[kind] != want[kind]:
 			t.Errorf("%d × %s, want %d", perKind[kind], kind, want[kind])
@@ -342,6 +342,6 @@ func steadyState(t *testing.T, e *environment) {
 
 	e.run(t)
 	if after := e.awaitIdle(t, 5*time.Second)[before:]; len(after) != len(writes) {
-		t.Errorf("a restart wrote %+v", after[len(writes):])
+		t.Errorf("writes after a restart: %+v", after[len(writes):])
 	}
 }

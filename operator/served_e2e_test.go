@@ -30,7 +30,7 @@ func (e *environment) served(t *testing.T, service *corev1.Service, status metav
 		}
 		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
 		if got == nil || got.Status != status || got.Reason != reason || !strings.Contains(got.Message, message) {
-			return fmt.Errorf("Service %s has the condition %+v, want %s %s %q", service.Name, got, status, reason, message)
+			return fmt.Errorf("condition of Service %s = %+v, want %s %s %q", service.Name, got, status, reason, message)
 		}
 		if status == metav1.ConditionTrue {
 			return nil
@@ -56,7 +56,7 @@ func (e *environment) portErrors(t *testing.T, service *corev1.Service, want ...
 			}
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("the ports of Service %s are %q, want %q", service.Name, got, want)
+			return fmt.Errorf("ports of Service %s = %q, want %q", service.Name, got, want)
 		}
 		return nil
 	})
@@ -184,7 +184,7 @@ func servedZones(t *testing.T, e *environment) {
 		}
 		got := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
 		if got == nil || got.Message != "" {
-			return fmt.Errorf("the condition is %+v", got)
+			return fmt.Errorf("condition = %+v", got)
 		}
 		return nil
 	})
@@ -218,7 +218,7 @@ func servedDuplicates(t *testing.T, e *environment) {
 			}
 			got := meta.FindStatusCondition(vip.Status.Conditions, millracev1beta1.ConditionUnique)
 			if reason == "" && got != nil || reason != "" && (got == nil || got.Status != metav1.ConditionFalse || got.Reason != reason) {
-				return fmt.Errorf("the VIP has the condition %+v, want the reason %q", got, reason)
+				return fmt.Errorf("condition of the VIP = %+v, want reason %q", got, reason)
 			}
 			return nil
 		})
@@ -274,7 +274,7 @@ func servedOnLinks(t *testing.T, e *environment) {
 				return err
 			}
 			if vip.Status.L2Node != answers {
-				return fmt.Errorf("the VIP is answered for by %q, want %q", vip.Status.L2Node, answers)
+				return fmt.Errorf("L2Node of the VIP = %q, want %q", vip.Status.L2Node, answers)
 			}
 			return nil
 		})
@@ -316,7 +316,7 @@ func contestedStatus(t *testing.T, e *environment) {
 	})
 	// Conflicts count as writes here, too.
 	if answers > 20 {
-		t.Errorf("the status was written %d times before it was reported", answers)
+		t.Errorf("%d status writes before the change was reported", answers)
 	}
 	e.served(t, service, metav1.ConditionFalse, millracev1beta1.ReasonStatusConflict, "")
 }

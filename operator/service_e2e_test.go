@@ -120,15 +120,15 @@ func dualStack(t *testing.T, e *environment) {
 	e.condition(t, service, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 2001:db8:cafe::, 203.0.113.0")
 	for _, ingress := range service.Status.LoadBalancer.Ingress {
 		if ingress.IPMode == nil || *ingress.IPMode != corev1.LoadBalancerIPModeVIP {
-			t.Errorf("ipMode of %s is %v", ingress.IP, ingress.IPMode)
+			t.Errorf("ipMode of %s = %v", ingress.IP, ingress.IPMode)
 		}
 	}
 	if !sets.New(service.Finalizers...).HasAll(millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer) {
-		t.Errorf("finalizers are %v", service.Finalizers)
+		t.Errorf("finalizers = %v", service.Finalizers)
 	}
 	for _, address := range []string{"203.0.113.0", "2001:db8:cafe::"} {
 		if vip := e.bound(t, address, service); vip.Spec.Pool != "main" || vip.Spec.ReclaimPolicy != millracev1beta1.ReclaimDelete {
-			t.Errorf("VIP %s is %+v", address, vip.Spec)
+			t.Errorf("VIP %s = %+v", address, vip.Spec)
 		}
 	}
 	eventually(t, func(ctx context.Context) error {
@@ -152,7 +152,7 @@ func race(t *testing.T, e *environment) {
 			return err
 		}
 		if len(ingress(first))+len(ingress(second)) != 1 {
-			return fmt.Errorf("first has %v, second %v", ingress(first), ingress(second))
+			return fmt.Errorf("addresses of the first Service = %v, of the second = %v", ingress(first), ingress(second))
 		}
 		return nil
 	})
@@ -178,7 +178,7 @@ func exhaustion(t *testing.T, e *environment) {
 	vips := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), vips))
 	if len(vips.Items) > 0 || len(ingress(service)) > 0 {
-		t.Errorf("half of what is required was given: %v", vips.Items)
+		t.Errorf("a partial assignment was made although both families are required: %v", vips.Items)
 	}
 	other := e.service(t, "other", families(corev1.IPFamilyPolicyPreferDualStack))
 	e.addresses(t, other, "203.0.113.7")
@@ -194,7 +194,7 @@ func exhaustion(t *testing.T, e *environment) {
 			return err
 		}
 		if len(ingress(service)) != 2 || len(ingress(other)) != 2 || ingress(other)[0] != "203.0.113.7" {
-			return fmt.Errorf("the Services have %v and %v", ingress(service), ingress(other))
+			return fmt.Errorf("addresses of the Services = %v and %v", ingress(service), ingress(other))
 		}
 		return nil
 	})
@@ -222,7 +222,7 @@ func (e *environment) allAssigned(t *testing.T, count int) {
 		}
 		for i := range list.Items {
 			if got := ingress(&list.Items[i]); len(got) != count {
-				return fmt.Errorf("Service %s has %v", list.Items[i].Name, got)
+				return fmt.Errorf("addresses of Service %s = %v", list.Items[i].Name, got)
 			}
 		}
 		return nil
@@ -234,7 +234,7 @@ func (e *environment) sameAssignments(t *testing.T, before map[string]string) {
 	after := e.assignments(t)
 	for name, was := range before {
 		if after[name] != was {
-			t.Errorf("Service %s had %s, has %s", name, was, after[name])
+			t.Errorf("address of Service %s changed from %s to %s", name, was, after[name])
 		}
 	}
 }

@@ -49,7 +49,7 @@ func (e *environment) claims(t *testing.T, address string, want ...string) *mill
 			return err
 		}
 		if got := claimTexts(vip); !slices.Equal(got, want) {
-			return fmt.Errorf("VIP %s has the claims %q, want %q", address, got, want)
+			return fmt.Errorf("claims of VIP %s = %q, want %q", address, got, want)
 		}
 		return nil
 	})
@@ -85,14 +85,14 @@ func sharing(t *testing.T, e *environment) {
 		if err := e.get(ctx, vip); err != nil || vip.Status.Services == "shop/dns-tcp, shop/dns-udp" {
 			return err
 		}
-		return fmt.Errorf("the VIP's status names the Services %q", vip.Status.Services)
+		return fmt.Errorf("Services in the status of the VIP = %q", vip.Status.Services)
 	})
 	eventually(t, func(ctx context.Context) error {
 		if err := e.get(ctx, pool); err != nil {
 			return err
 		}
 		if got := pool.Status.Assigned; got == nil || *got != 2 {
-			return fmt.Errorf("status of the pool is %+v, want 2 assigned", pool.Status)
+			return fmt.Errorf("status of the pool = %+v, want 2 assigned", pool.Status)
 		}
 		return nil
 	})
@@ -129,7 +129,7 @@ func sharing(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), late))
 	e.addresses(t, alone, "203.0.113.0")
 	if after := e.claims(t, "203.0.113.0", "alone "); after.UID == vip.UID {
-		t.Error("the VIP outlived its last claim")
+		t.Error("the VIP was not deleted with its last claim")
 	}
 }
 
@@ -167,7 +167,7 @@ func sharedPorts(t *testing.T, e *environment) {
 		if err := e.get(ctx, vip); err != nil || vip.Spec.Claims[0].SharingKey == "" {
 			return err
 		}
-		return fmt.Errorf("the first claim still has the key %q", vip.Spec.Claims[0].SharingKey)
+		return fmt.Errorf("sharing key of the first claim = %q, want none", vip.Spec.Claims[0].SharingKey)
 	})
 	third := e.service(t, "third", key("web"), ports("9/TCP"))
 	e.condition(t, third, metav1.ConditionFalse, millracev1beta1.ReasonAddressInUse,
@@ -258,20 +258,20 @@ func sharedRestart(t *testing.T, e *environment) {
 		if err := e.get(ctx, second); err != nil || len(ingress(second)) == 1 {
 			return err
 		}
-		return fmt.Errorf("the guest has %v", ingress(second))
+		return fmt.Errorf("addresses of the guest = %v", ingress(second))
 	})
 	e.sameAssignments(t, before)
 	vip := vipOf(ingress(second)[0])
 	must(t, e.get(t.Context(), vip))
 	if got := claimTexts(vip); len(got) != 5 || got[4] != "a-guest 2000/TCP" {
-		t.Errorf("the guest's VIP has the claims %q", got)
+		t.Errorf("claims of the guest's VIP = %q", got)
 	}
 	for _, write := range e.awaitIdle(t, 2*time.Second)[writes:] {
 		if write.Name == "203.0.113.5" {
 			continue
 		}
 		if write.Resource == "services" && !strings.HasPrefix(write.Name, "a-") || write.Resource == "vips" && write.Verb != "update" && write.Subresource == "" {
-			t.Errorf("the restart wrote %+v", write)
+			t.Errorf("write after the restart: %+v", write)
 		}
 	}
 }
@@ -282,7 +282,7 @@ func (e *environment) checkSharers(t *testing.T, vips int) {
 	list := &millracev1beta1.VIPList{}
 	must(t, e.client.List(t.Context(), list))
 	if vips > 0 && len(list.Items) != vips {
-		t.Errorf("there are %d VIPs, want %d", len(list.Items), vips)
+		t.Errorf("%d VIPs, want %d", len(list.Items), vips)
 	}
 	owned := map[string]string{}
 	for i := range list.Items {
@@ -304,7 +304,7 @@ func (e *environment) checkSharers(t *testing.T, vips int) {
 			for _, port := range service.Spec.Ports {
 				place := fmt.Sprintf("%s %d/%s", address, port.Port, port.Protocol)
 				if owned[place] != service.Name {
-					t.Errorf("%s is in the status of %s, and owned by %q", place, service.Name, owned[place])
+					t.Errorf("%s is in the status of %s, but owned by %q", place, service.Name, owned[place])
 				}
 			}
 		}
@@ -331,7 +331,7 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 		for i := range services.Items {
 			service := &services.Items[i]
 			if strings.HasPrefix(service.Name, "key") && len(ingress(service)) != 2 {
-				return fmt.Errorf("Service %s has %v", service.Name, ingress(service))
+				return fmt.Errorf("addresses of Service %s = %v", service.Name, ingress(service))
 			}
 			if len(service.Status.Conditions) == 0 {
 				return fmt.Errorf("Service %s was not reconciled", service.Name)
@@ -347,7 +347,7 @@ func sharedSplitBrain(t *testing.T, e *environment) {
 		must(t, e.get(t.Context(), b))
 		shared := slices.ContainsFunc(ingress(a), func(address string) bool { return slices.Contains(ingress(b), address) })
 		if shared || len(ingress(a))+len(ingress(b)) == 0 {
-			t.Errorf("the rivals have %v and %v", ingress(a), ingress(b))
+			t.Errorf("addresses of the competing Services = %v and %v", ingress(a), ingress(b))
 		}
 	}
 }

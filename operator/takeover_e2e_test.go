@@ -81,7 +81,7 @@ func runForeign(t *testing.T, command *exec.Cmd) (stop func()) {
 		stop()
 		if t.Failed() {
 			content, _ := os.ReadFile(log.Name())
-			t.Logf("%s logged: %s", name, content[max(0, len(content)-8000):])
+			t.Logf("log of %s: %s", name, content[max(0, len(content)-8000):])
 		}
 	})
 	return stop
@@ -102,7 +102,7 @@ func (e *environment) givenTo(t *testing.T, services []*corev1.Service) map[stri
 				return err
 			}
 			if given[service.Name] = ingress(service); len(given[service.Name]) != len(service.Spec.IPFamilies) {
-				return fmt.Errorf("Service %s has %v", service.Name, given[service.Name])
+				return fmt.Errorf("addresses of Service %s = %v", service.Name, given[service.Name])
 			}
 		}
 		return nil
@@ -127,7 +127,7 @@ func (e *environment) claimed(t *testing.T, services []*corev1.Service, given ma
 			got, want := slices.Sorted(slices.Values(claims[service.Name])), slices.Sorted(slices.Values(given[service.Name]))
 			if !slices.Equal(got, want) {
 				return errors.Join(fmt.Errorf("Service %s has claims on %v, want %v", service.Name, got, want), e.get(ctx, service),
-					fmt.Errorf("its conditions are %+v", service.Status.Conditions))
+					fmt.Errorf("conditions = %+v", service.Status.Conditions))
 			}
 		}
 		return nil
@@ -139,11 +139,11 @@ func (e *environment) unchanged(t *testing.T, services []*corev1.Service, given 
 	for _, service := range services {
 		must(t, e.get(t.Context(), service))
 		if got := ingress(service); !slices.Equal(got, given[service.Name]) {
-			t.Errorf("Service %s has %v, had %v", service.Name, got, given[service.Name])
+			t.Errorf("addresses of Service %s = %v, previously %v", service.Name, got, given[service.Name])
 		}
 		served := meta.FindStatusCondition(service.Status.Conditions, millracev1beta1.ConditionServed)
 		if served != nil && served.Reason == millracev1beta1.ReasonStatusConflict {
-			t.Errorf("the status of Service %s is contested: %s", service.Name, served.Message)
+			t.Errorf("status conflict on Service %s: %s", service.Name, served.Message)
 		}
 	}
 }
@@ -171,7 +171,7 @@ func (e *environment) same(t *testing.T, before, now map[string][]string) {
 	t.Helper()
 	for name, had := range before {
 		if !slices.Equal(now[name], had) {
-			t.Errorf("Service %s has %v, had %v", name, now[name], had)
+			t.Errorf("addresses of Service %s = %v, previously %v", name, now[name], had)
 		}
 	}
 }

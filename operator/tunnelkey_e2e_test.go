@@ -67,7 +67,7 @@ func (e *environment) follow(ctx context.Context, nodes []*keyedNode) error {
 		}
 		for j, to := range nodes {
 			if !to.silent && !to.does.Takes(node.does.Sending) {
-				return fmt.Errorf("node %d sends with %+v, node %d does %+v", i, node.does, j, to.does)
+				return fmt.Errorf("node %d sends with %+v, but node %d accepts %+v", i, node.does, j, to.does)
 			}
 		}
 	}
@@ -86,7 +86,7 @@ func (e *environment) reaches(t *testing.T, nodes []*keyedNode, phase tunnelkey.
 			return err
 		}
 		if state.Phase != phase || state.Sending != sending || state.Required != required {
-			return fmt.Errorf("the Secret is %+v", state)
+			return fmt.Errorf("Secret = %+v", state)
 		}
 		return nil
 	})
@@ -112,7 +112,7 @@ func tunnelKeys(t *testing.T, e *environment) {
 	nodes := e.keyed(t, "node0", "node1", "node2")
 	state := e.reaches(t, nodes, tunnelkey.Publishing, 0, false)
 	if state.Newest().Generation != 1 {
-		t.Errorf("the first key is %s", state.Newest())
+		t.Errorf("first key = %s", state.Newest())
 	}
 	e.reaches(t, nodes, tunnelkey.Switching, 1, false)
 	e.reaches(t, nodes, tunnelkey.Steady, 1, true)
@@ -122,26 +122,26 @@ func tunnelKeys(t *testing.T, e *environment) {
 	})
 	both := e.reaches(t, nodes, tunnelkey.Publishing, 1, true)
 	if one, ok := both.Key(1); !ok || one != state.Accepted[0] || both.Newest().Generation != 2 {
-		t.Errorf("the keys are %v", both.Accepted)
+		t.Errorf("keys = %v", both.Accepted)
 	}
 	first.kill(t)
 	second := e.run(t, "--tunnel-key-lifetime=0")
 	e.reaches(t, nodes, tunnelkey.Switching, 2, true)
 	state = e.reaches(t, nodes, tunnelkey.Steady, 2, true)
 	if len(state.Accepted) != 1 {
-		t.Errorf("the keys are %v", state.Accepted)
+		t.Errorf("keys = %v", state.Accepted)
 	}
 	secret := tunnelSecret()
 	must(t, e.get(t.Context(), secret))
 	if len(secret.Annotations) > 0 {
-		t.Errorf("annotations are %v", secret.Annotations)
+		t.Errorf("annotations = %v", secret.Annotations)
 	}
 
 	// After a deletion the key is rotated by the same steps, while nodes keep the previous one.
 	must(t, e.client.Delete(t.Context(), secret))
 	state = e.reaches(t, nodes, tunnelkey.Publishing, 0, true)
 	if state.Newest().Generation != 3 || nodes[0].does.Sending != 2 {
-		t.Errorf("after the deletion the keys are %v, and node0 does %+v", state.Accepted, nodes[0].does)
+		t.Errorf("after the deletion: keys %v, node0 %+v", state.Accepted, nodes[0].does)
 	}
 	e.reaches(t, nodes, tunnelkey.Steady, 3, true)
 
@@ -170,12 +170,12 @@ func flowSeed(t *testing.T, e *environment) {
 		return nil
 	})
 	if seed == none {
-		t.Fatal("a new installation has no seed")
+		t.Fatal("the new installation has no seed")
 	}
 	has := func(state *tunnelkey.State, want flowhash.Seed, when string) {
 		t.Helper()
 		if state.Seed != want {
-			t.Errorf("%s the seed is %v, want %v", when, state.Seed, want)
+			t.Errorf("%s: seed %v, want %v", when, state.Seed, want)
 		}
 	}
 	nodes := e.keyed(t, "node0")
@@ -207,7 +207,7 @@ func (e *environment) garbledKey(t *testing.T) {
 			return err
 		}
 		if string(garbled.Data["phase"]) != "nonsense" {
-			t.Fatalf("the Secret was written: %v", garbled.Data)
+			t.Fatalf("the invalid Secret was overwritten: %v", garbled.Data)
 		}
 		return e.secretEvent(ctx, garbled, millracev1beta1.ReasonKeyInvalid, "there are 0 keys, must be 1 or 2")
 	})
@@ -227,11 +227,11 @@ func (e *environment) keysOfLog(t *testing.T, operator *instance) {
 	must(t, err)
 	for _, form := range []string{"%s", "%x", "%d"} {
 		if text := fmt.Sprintf(form, newest.Secret[:]); strings.Contains(string(log), text) {
-			t.Errorf("the log has the key as %s", form)
+			t.Errorf("the log contains the key, formatted as %s", form)
 		}
 	}
 	if !strings.Contains(string(log), "The rotation of the tunnel's key advanced") {
-		t.Errorf("the log has no steps:\n%s", log)
+		t.Errorf("the log contains no rotation steps:\n%s", log)
 	}
 }
 
@@ -251,7 +251,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	e.keyCurrent(t, "late", "the other nodes wait until")
 	e.keyCurrent(t, "node0", "")
 	if state, err := e.tunnelState(t.Context()); err != nil || state.Phase != tunnelkey.Publishing {
-		t.Errorf("the Secret is %+v, %v", state, err)
+		t.Errorf("Secret = %+v, %v", state, err)
 	}
 	e.since(t, state, 2*time.Hour)
 	state = e.reaches(t, nodes, tunnelkey.Switching, 2, true)
@@ -259,7 +259,7 @@ func tunnelKeysLate(t *testing.T, e *environment) {
 	eventually(t, func(ctx context.Context) error {
 		state, err := e.tunnelState(ctx)
 		if err == nil && state.Phase != tunnelkey.Steady {
-			err = fmt.Errorf("the Secret is %+v", state)
+			err = fmt.Errorf("Secret = %+v", state)
 		}
 		return err
 	})
@@ -295,7 +295,7 @@ func (e *environment) keyCurrent(t *testing.T, node, text string) {
 			return c.Type == millracev1beta1.ConditionTunnelKeyCurrent
 		})
 		if (i >= 0) != (text != "") || i >= 0 && !strings.Contains(report.Status.Conditions[i].Message, text) {
-			return fmt.Errorf("%s has the conditions %+v, want %q", node, report.Status.Conditions, text)
+			return fmt.Errorf("conditions of %s = %+v, want %q", node, report.Status.Conditions, text)
 		}
 		return nil
 	})
@@ -321,7 +321,7 @@ func tunnelKeyRights(t *testing.T, e *environment) {
 		}),
 	} {
 		if !apierrors.IsForbidden(err) {
-			t.Errorf("%s: %v, want it forbidden", what, errors.Join(err))
+			t.Errorf("%s: %v, want Forbidden", what, errors.Join(err))
 		}
 	}
 }

@@ -40,17 +40,17 @@ func fewWrites(t *testing.T, e *environment) {
 		e.served(t, service, metav1.ConditionTrue, millracev1beta1.ReasonServed, "")
 		for _, finalizer := range []string{millracev1beta1.Finalizer, millracev1beta1.SharedFinalizer} {
 			if !slices.Contains(service.Finalizers, finalizer) {
-				t.Errorf("Service %s with an address has the finalizers %q", test.name, service.Finalizers)
+				t.Errorf("finalizers of Service %s with an address = %q", test.name, service.Finalizers)
 			}
 		}
 		after := e.writesOfServices(t)
 		if got := after[len(before):]; !slices.Equal(got, test.created) {
-			t.Errorf("writes for Service %s are %q, want %q", test.name, got, test.created)
+			t.Errorf("writes for Service %s = %q, want %q", test.name, got, test.created)
 		}
 		must(t, e.client.Delete(t.Context(), service))
 		e.gone(t, service)
 		if got := e.writesOfServices(t)[len(after):]; !slices.Equal(got, test.deleted) {
-			t.Errorf("writes for the deletion of Service %s are %q, want %q", test.name, got, test.deleted)
+			t.Errorf("writes for the deletion of Service %s = %q, want %q", test.name, got, test.deleted)
 		}
 	}
 }

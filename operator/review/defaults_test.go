@@ -95,7 +95,7 @@ func TestDefaults(t *testing.T) {
 		}
 		got, warnings := Defaults(test.class, Write{test.service, test.before}, nil, test.state)
 		if !reflect.DeepEqual(got, test.want) || (len(warnings) > 0) != test.warned {
-			t.Errorf("%s: %v with warnings %q, want %v", name, got, warnings, test.want)
+			t.Errorf("%s: %v, warnings %q, want %v", name, got, warnings, test.want)
 		}
 		again := test.service.DeepCopy()
 		for _, change := range got {
@@ -109,7 +109,7 @@ func TestDefaults(t *testing.T) {
 			}
 		}
 		if got, warnings := Defaults(test.class, Write{again, test.before}, nil, test.state); len(got) > 0 || len(warnings) > 0 {
-			t.Errorf("%s: again it changes %v and warns %q", name, got, warnings)
+			t.Errorf("%s: second call changes %v with warnings %q", name, got, warnings)
 		}
 	}
 }

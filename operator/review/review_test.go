@@ -136,7 +136,7 @@ func TestService(t *testing.T) {
 			test.change(service)
 			assigned, warnings := Service(service, test.namespace, state())
 			if !slices.Equal(assigned, test.assigned) {
-				t.Errorf("gets %q, want %q", assigned, test.assigned)
+				t.Errorf("assigned = %q, want %q", assigned, test.assigned)
 			}
 			if !slices.Equal(warnings, test.warnings) {
 				t.Errorf("warnings %q, want %q", warnings, test.warnings)

@@ -20,7 +20,7 @@ func trusts(t *testing.T, bundle, certificate []byte, now time.Time) error {
 	t.Helper()
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(bundle) {
-		t.Fatal("the bundle cannot be read")
+		t.Fatal("no certificate in the bundle")
 	}
 	block, _ := pem.Decode(certificate)
 	parsed, err := x509.ParseCertificate(block.Bytes)
@@ -62,7 +62,7 @@ func TestCertificatesAlwaysTrusted(t *testing.T) {
 		}
 	}
 	if len(used) != 13 {
-		t.Errorf("%d certificates in two years, want 13: one for 60 days", len(used))
+		t.Errorf("%d certificates within two years, want 13: one per 60 days", len(used))
 	}
 }
 
@@ -92,14 +92,14 @@ func TestRecreated(t *testing.T) {
 	} {
 		data, changed, err := Renew(test.now, test.host, test.data)
 		if err != nil || changed != test.want {
-			t.Errorf("%s: changed is %t, %v", name, changed, err)
+			t.Errorf("%s: changed = %t, %v", name, changed, err)
 			continue
 		}
 		if left := remaining(test.now, test.host, data["tls.crt"], data["tls.key"]); left < usedFor {
-			t.Errorf("%s: what is in use has %s left", name, left)
+			t.Errorf("%s: remaining validity of the current certificate = %s", name, left)
 		}
 		if len(data["next.crt"]) > 0 {
-			t.Errorf("%s: there is a successor already", name)
+			t.Errorf("%s: a successor already exists", name)
 		}
 	}
 }

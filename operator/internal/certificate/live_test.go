@@ -61,11 +61,11 @@ func TestLiveCertificatesAlwaysTrusted(t *testing.T) {
 			}
 		}
 		if bundle := bytes.Count(LiveTrusted(data), []byte("BEGIN")); bundle > 3 {
-			t.Fatalf("at %s: %d CAs are trusted", now, bundle)
+			t.Fatalf("at %s: %d trusted CAs", now, bundle)
 		}
 	}
 	if len(used) != 13 {
-		t.Errorf("%d generations in two years, want 13: one for 60 days", len(used))
+		t.Errorf("%d generations within two years, want 13: one per 60 days", len(used))
 	}
 }
 
@@ -78,7 +78,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 	}
 	agents, bundle := LiveAgents(data), LiveTrusted(data)
 	if len(agents) != 3 {
-		t.Errorf("nodes hold %d files", len(agents))
+		t.Errorf("Secret of the agents has %d keys", len(agents))
 	}
 	as := func(host string, usage x509.ExtKeyUsage) error {
 		return believes(bundle, agents["tls.crt"], agents["tls.key"], now, host, usage)
@@ -94,7 +94,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 		{host, x509.ExtKeyUsageServerAuth}, {live.ClientName, x509.ExtKeyUsageServerAuth},
 	} {
 		if as(test.host, test.usage) == nil {
-			t.Errorf("the key of a node serves as %s, usage %d", test.host, test.usage)
+			t.Errorf("the node certificate is valid for %s, usage %d", test.host, test.usage)
 		}
 	}
 	keys := 0
@@ -102,7 +102,7 @@ func TestLiveKeysOfNodes(t *testing.T) {
 		keys += bytes.Count(content, []byte("BEGIN PRIVATE KEY"))
 	}
 	if keys != 3 {
-		t.Errorf("%d keys are retained, want those of three certificates", keys)
+		t.Errorf("%d keys remain, want those of three certificates", keys)
 	}
 }
 
@@ -122,17 +122,17 @@ func TestLiveCertificatesRecreated(t *testing.T) {
 			data[key] = content
 			renewed, changed, err := RenewLive(now.Add(time.Hour), host, data)
 			if err != nil || !changed {
-				t.Errorf("%s is %s: changed is %t, %v", key, what, changed, err)
+				t.Errorf("%s is %s: changed = %t, %v", key, what, changed, err)
 			}
 			if left := remainingOfAll(now.Add(time.Hour), host, aggregated(host).read(renewed, liveCurrent)); left < usedFor {
-				t.Errorf("%s is %s: what is in use has %s left", key, what, left)
+				t.Errorf("%s is %s: remaining validity of the current certificates = %s", key, what, left)
 			}
 		}
 	}
 	if _, changed, _ := RenewLive(now.Add(time.Hour), host, good); changed {
-		t.Error("a valid certificate is recreated")
+		t.Error("a valid certificate was renewed")
 	}
 	if _, changed, _ := RenewLive(now.Add(time.Hour), "other.example.svc", good); !changed {
-		t.Error("no new certificate for another host")
+		t.Error("the certificate was not renewed for another host")
 	}
 }

@@ -39,9 +39,9 @@ func TestBackoffResets(t *testing.T) {
 	now := time.Unix(1000, 0)
 	backoff.RecordWrite(now)
 	if wait := backoff.Wait(now); wait != minBackoff {
-		t.Errorf("waits %s, want %s", wait, minBackoff)
+		t.Errorf("Wait = %s, want %s", wait, minBackoff)
 	}
 	if wait := backoff.Wait(now.Add(minBackoff)); wait != 0 {
-		t.Errorf("waits %s after the pause", wait)
+		t.Errorf("Wait = %s after the pause", wait)
 	}
 }

@@ -13,17 +13,17 @@ func TestPausesAreBounded(t *testing.T) {
 	limiter, request := newRateLimiter(), reconcile.Request{}
 	last := limiter.When(request)
 	if last != FirstPause {
-		t.Errorf("the first pause is %s", last)
+		t.Errorf("first pause = %s", last)
 	}
 	for range 50 {
 		next := limiter.When(request)
 		if next < last || next > longestPause {
-			t.Errorf("%s is followed by %s", last, next)
+			t.Errorf("pause %s is followed by %s", last, next)
 		}
 		last = next
 	}
 	if last != longestPause {
-		t.Errorf("the longest pause is %s, want %s", last, longestPause)
+		t.Errorf("longest pause = %s, want %s", last, longestPause)
 	}
 }
 

@@ -21,7 +21,7 @@ func TestReadyConditionFits(t *testing.T) {
 	}
 	condition := Ready(3, problems, "note")
 	if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPoolOverlap || condition.ObservedGeneration != 3 {
-		t.Errorf("condition is %s %s of %d", condition.Status, condition.Reason, condition.ObservedGeneration)
+		t.Errorf("condition = %s %s at generation %d", condition.Status, condition.Reason, condition.ObservedGeneration)
 	}
 	if !strings.HasPrefix(condition.Message, "first; ä") || len(condition.Message) > MaxMessage || !strings.HasSuffix(condition.Message, "ä ...") {
 		t.Errorf("message has %d bytes and ends with %q", len(condition.Message), condition.Message[len(condition.Message)-10:])

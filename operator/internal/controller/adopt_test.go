@@ -55,16 +55,16 @@ func TestAdoptOnly(t *testing.T) {
 		"taken": millracev1beta1.ReasonForeignAddress,
 	} {
 		if reason := c.reasonOfAssigned(name); reason != want {
-			t.Errorf("AddressAssigned of %s is %s, want %s", name, reason, want)
+			t.Errorf("reason of AddressAssigned on %s = %s, want %s", name, reason, want)
 		}
 	}
 	if vips := c.vips(); len(vips) != 2 {
-		t.Errorf("%d VIPs, want those of two addresses: %+v", len(vips), vips)
+		t.Errorf("%d VIPs, want those of two Services: %+v", len(vips), vips)
 	}
 	c.setIngress("new", "203.0.113.1")
 	c.expectIngress("new", "203.0.113.1")
 	if reason := c.reasonOfAssigned("new"); reason != millracev1beta1.ReasonAddressAssigned {
-		t.Errorf("after another load balancer has given an address: %s", reason)
+		t.Errorf("after another load balancer assigned an address: %s", reason)
 	}
 	c.setIngress("new", "203.0.113.0")
 	c.expectIngress("new", "203.0.113.0")

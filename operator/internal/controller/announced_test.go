@@ -43,7 +43,7 @@ func TestAnnouncedCondition(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			condition := announcedCondition(test.verdicts)
 			if got := textOf(&condition); got != test.want {
-				t.Errorf("condition is %q, want %q", got, test.want)
+				t.Errorf("condition = %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -69,7 +69,7 @@ func TestAnnouncedVIP(t *testing.T) {
 			a.put(test.verdict)
 			a.setAnnounced(vip)
 			if got := textOf(meta.FindStatusCondition(vip.Status.Conditions, millracev1beta1.ConditionAnnounced)); got != test.want {
-				t.Errorf("condition is %q, want %q", got, test.want)
+				t.Errorf("condition = %q, want %q", got, test.want)
 			}
 		})
 	}

@@ -148,10 +148,10 @@ func TestFlappingNode(t *testing.T) {
 			pause := count(a.change("n0", func(n *announcer) { n.sessions = nil }))
 			now = now.Add(pause)
 			if pause = count(a.publish()); pause != 0 || a.families(&all).IPv4 != (test.others > 0) {
-				t.Errorf("after the pause, %v is published, and another pause is %s", a.families(&all), pause)
+				t.Errorf("after the pause: published %v, next pause %s", a.families(&all), pause)
 			}
 			if changes < test.least || changes > test.most {
-				t.Errorf("%d changes are published, want %d to %d", changes, test.least, test.most)
+				t.Errorf("%d published changes, want %d to %d", changes, test.least, test.most)
 			}
 		})
 	}
@@ -172,7 +172,7 @@ func TestServedWithoutAnnouncer(t *testing.T) {
 			node.sessions = map[string]validation.Families{"router": families}
 		})
 		if !changed {
-			t.Error("no Service is looked at")
+			t.Error("no Service is reconciled")
 		}
 		c.reconcile("web")
 	}
@@ -209,7 +209,7 @@ func TestFamiliesOfSessions(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got := sessionsOf(stripped.(*millracev1beta1.LBNodeReport)); !maps.Equal(got, test.want) {
-				t.Errorf("sessions carry %v, want %v", got, test.want)
+				t.Errorf("sessionsOf = %v, want %v", got, test.want)
 			}
 		})
 	}

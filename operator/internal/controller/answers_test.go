@@ -43,7 +43,7 @@ func TestAnswerTracker(t *testing.T) {
 		}
 		c.update(nil, step.node, stripped.(*millracev1beta1.LBNodeReport))
 		if !slices.Equal(reported, step.reported) || c.of(one) != step.one || c.of(two) != step.two {
-			t.Errorf("%s: got %v, %q and %q answer; want %v, %q and %q", step.what, reported, c.of(one), c.of(two), step.reported, step.one, step.two)
+			t.Errorf("%s: reported %v; answering nodes %q and %q; want %v, %q and %q", step.what, reported, c.of(one), c.of(two), step.reported, step.one, step.two)
 		}
 	}
 }

@@ -20,13 +20,13 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.0")
 	if noted := c.service("web").Annotations[millracev1beta1.AnnotationClass]; noted != millracev1beta1.Class {
-		t.Fatalf("the recorded class of the Service is %q", noted)
+		t.Fatalf("recorded class of the Service = %q", noted)
 	}
 	before, writes := c.service("web"), c.writes
 	c.reconciler.class = otherClass
 	c.reconcile("web")
 	if after := c.service("web"); after.ResourceVersion != before.ResourceVersion || c.writes > writes {
-		t.Errorf("it was changed to %+v", after)
+		t.Errorf("the Service was changed to %+v", after)
 	}
 
 	// On deletion the address is released, whichever operator assigned it.
@@ -35,7 +35,7 @@ func TestServiceOfAnotherOperator(t *testing.T) {
 	}
 	c.reconcile("web")
 	if vips := c.vips(); len(vips) > 0 {
-		t.Errorf("VIPs are %+v", vips)
+		t.Errorf("VIPs = %+v, want none", vips)
 	}
 }
 
@@ -56,10 +56,10 @@ func TestUnrecordedServiceOfAnotherOperator(t *testing.T) {
 	c.reconciler.vips.put(&c.vips()[0])
 	c.reconciler.now = func() time.Time { return vip.CreationTimestamp.Time }
 	if again := c.after(0, "web"); again != classTimeout || len(c.vips()) != 1 || len(c.vips()[0].Spec.Claims) != 1 {
-		t.Errorf("requeued after %s, VIPs are %+v", again, c.vips())
+		t.Errorf("requeued after %s, VIPs = %+v", again, c.vips())
 	}
 	if again := c.after(classTimeout, "web"); again != 0 || len(c.vips()) != 0 {
-		t.Errorf("not recorded: requeued after %s, VIPs are %+v", again, c.vips())
+		t.Errorf("class not recorded: requeued after %s, VIPs = %+v", again, c.vips())
 	}
 }
 

@@ -25,7 +25,7 @@ func TestDuplicateTracker(t *testing.T) {
 		t.Helper()
 		c.update(nil, node, &millracev1beta1.LBNodeReport{Status: millracev1beta1.LBNodeReportStatus{Duplicates: hosts}})
 		if !slices.Equal(enqueued, concerned) {
-			t.Errorf("%s concerns %v, want %v", node, enqueued, concerned)
+			t.Errorf("%s affects %v, want %v", node, enqueued, concerned)
 		}
 		got := c.of(web)
 		if got.Withheld != withheld || (got.Host == "") != (wantHost == "") || !strings.Contains(got.Host+" at "+got.Network, wantHost) {
@@ -54,13 +54,13 @@ func TestSetUnique(t *testing.T) {
 	setUnique(&conditions, 3, validation.Duplicate{Host: "the host", Withheld: true})
 	if len(conditions) != 1 || conditions[0].Type != millracev1beta1.ConditionUnique || conditions[0].Status != metav1.ConditionFalse ||
 		conditions[0].Reason != millracev1beta1.ReasonDuplicateAddress {
-		t.Errorf("conditions %+v, want Unique False", conditions)
+		t.Errorf("conditions = %+v, want Unique False", conditions)
 	}
 	setUnique(&conditions, 3, validation.Duplicate{Host: "the host"})
 	if len(conditions) != 1 || conditions[0].Reason != millracev1beta1.ReasonDuplicateInUse {
-		t.Errorf("conditions %+v, want the reason of a VIP in use", conditions)
+		t.Errorf("conditions = %+v, want the reason of a VIP in use", conditions)
 	}
 	if setUnique(&conditions, 3, validation.Duplicate{}); len(conditions) > 0 {
-		t.Errorf("conditions %+v of a VIP that no host has", conditions)
+		t.Errorf("conditions = %+v for a VIP without a duplicate, want none", conditions)
 	}
 }

@@ -43,7 +43,7 @@ func (c *cluster) names(service string) []string {
 func (c *cluster) expectIngress(service string, want ...string) {
 	c.t.Helper()
 	if got := c.names(service); !slices.Equal(got, want) {
-		c.t.Errorf("the status of %s has %q, want %q", service, got, want)
+		c.t.Errorf("addresses of %s = %q, want %q", service, got, want)
 	}
 }
 
@@ -74,11 +74,11 @@ func TestForeignAddressesRemain(t *testing.T) {
 				c.reconcile(service)
 				c.expectIngress(service, want...)
 				if reason := c.reasonOfAssigned(service); reason != millracev1beta1.ReasonForeignAddress {
-					t.Errorf("%s has the reason %q", service, reason)
+					t.Errorf("reason of %s = %q", service, reason)
 				}
 			}
 			if vips := c.vips(); len(vips) > 0 {
-				t.Errorf("VIPs are %+v", vips)
+				t.Errorf("VIPs = %+v, want none", vips)
 			}
 
 			c.reconciler.isDefault = false
@@ -94,7 +94,7 @@ func TestForeignAddressesRemain(t *testing.T) {
 			}
 			c.reconcile("cloud")
 			if finalizers := c.service("cloud").Finalizers; !slices.Equal(finalizers, []string{millracev1beta1.SharedFinalizer}) {
-				t.Errorf("the finalizers of another load balancer are %v", finalizers)
+				t.Errorf("finalizers of a Service of another load balancer = %v", finalizers)
 			}
 		})
 	}
@@ -110,10 +110,10 @@ func TestForeignAddressesAdopted(t *testing.T) {
 		c.expectIngress(name, "203.0.113.2")
 	}
 	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAddressAssigned {
-		t.Errorf("the first Service has the reason %q", reason)
+		t.Errorf("reason of the first Service = %q", reason)
 	}
 	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonForeignAddress {
-		t.Errorf("the second Service has the reason %q", reason)
+		t.Errorf("reason of the second Service = %q", reason)
 	}
 	for _, name := range []string{"web", "dns"} {
 		c.change(name, func(service *corev1.Service) {
@@ -123,7 +123,7 @@ func TestForeignAddressesAdopted(t *testing.T) {
 	}
 	c.expectIngress("dns", "203.0.113.2")
 	if reason := c.reasonOfAssigned("dns"); reason != millracev1beta1.ReasonAddressAssigned {
-		t.Errorf("the second Service has the reason %q", reason)
+		t.Errorf("reason of the second Service = %q", reason)
 	}
 }
 
@@ -141,7 +141,7 @@ func TestAddressOfAnotherOperatorIsNotForeign(t *testing.T) {
 	c.reconcile("web")
 	c.expectIngress("web", "203.0.113.2")
 	if reason := c.reasonOfAssigned("web"); reason != millracev1beta1.ReasonAddressAssigned || len(c.vips()) != 1 {
-		t.Errorf("the reason is %q, the VIPs are %+v", reason, c.vips())
+		t.Errorf("reason = %q, VIPs = %+v", reason, c.vips())
 	}
 }
 
@@ -199,7 +199,7 @@ func TestIngressPatchRequiresReadVersion(t *testing.T) {
 	base := stale.DeepCopy()
 	stale.Status.LoadBalancer.Ingress = at("203.0.113.0")
 	if err := c.reconciler.patchServiceStatus(t.Context(), base, stale); err == nil {
-		t.Error("the write succeeded")
+		t.Error("no error for a write with a stale version")
 	}
 	c.expectIngress("web", "198.51.100.77")
 }

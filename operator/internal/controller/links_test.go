@@ -33,14 +33,14 @@ func TestLinkTracker(t *testing.T) {
 	} {
 		changed := c.set(step.node, step.reach)
 		if networks := c.of("lan"); changed != step.changed || len(networks) != step.networks {
-			t.Errorf("%s has %v: changed %v, networks %v; want %v, and %d", step.node, step.reach, changed, networks, step.changed, step.networks)
+			t.Errorf("%s with %v: changed = %v, networks = %v; want %v and %d", step.node, step.reach, changed, networks, step.changed, step.networks)
 		}
 	}
 	if len(c.nodes)+len(c.byNode) > 0 {
-		t.Errorf("kept %v and %v", c.nodes, c.byNode)
+		t.Errorf("remaining: %v and %v", c.nodes, c.byNode)
 	}
 	c.set("node1", lan("192.0.2.0/24"))
 	if networks := c.of("lan"); networks[0] != netip.MustParsePrefix("192.0.2.0/24") {
-		t.Errorf("networks are %v", networks)
+		t.Errorf("networks = %v", networks)
 	}
 }

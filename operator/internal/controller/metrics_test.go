@@ -208,7 +208,7 @@ func TestMetrics(t *testing.T) {
 			elected := make(chan struct{})
 			c := &collector{objects: builder.Build(), elected: elected}
 			if got := seriesOf(t, c); len(got) > 0 {
-				t.Errorf("an operator that does not lead exposes %v", got)
+				t.Errorf("a standby operator exposes %v", got)
 			}
 			close(elected)
 			if got := seriesOf(t, c); !maps.Equal(got, test.want) {

@@ -72,11 +72,11 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 					t.Fatalf("the status is %+v", pool.Status)
 				}
 				if held != nil && !strings.Contains(held.Message, test.held) {
-					t.Errorf("the message is %q", held.Message)
+					t.Errorf("message = %q", held.Message)
 				}
 				ready := meta.FindStatusCondition(pool.Status.Conditions, millracev1beta1.ConditionReady)
 				if held != nil && ready.Reason != millracev1beta1.ReasonOverlapsEndpoints || (ready.Status == metav1.ConditionTrue) != (len(test.want) > 0) {
-					t.Errorf("Ready is %+v", ready)
+					t.Errorf("Ready = %+v", ready)
 				}
 				if admitted := newPoolIndex().pools([]millracev1beta1.VIPPool{*pool}).planned; (len(admitted) > 0) != test.admitted {
 					t.Errorf("addresses are assigned from %+v", admitted)
@@ -88,7 +88,7 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 			}
 			look()
 			if got := len(recorder.Events); (got > 0) != (test.held != "") || got > 1 {
-				t.Errorf("there are %d events", got)
+				t.Errorf("%d events", got)
 			}
 			if test.held == "" {
 				return
@@ -114,7 +114,7 @@ func TestAddedAddressesAreNotAssigned(t *testing.T) {
 	grown.Generation, grown.Status.Usable = 1, []string{"203.0.113.0/31"}
 	planned := newPoolIndex().pools([]millracev1beta1.VIPPool{*grown}).planned
 	if added := netip.MustParseAddr("203.0.113.2"); len(planned) != 1 || planned[0].Addresses.Contains(added) || !planned[0].Addresses.Contains(added.Prev()) {
-		t.Errorf("planned are %+v", planned)
+		t.Errorf("planned pools = %+v", planned)
 	}
 	full := poolWith("203.0.113.0/24")
 	full.Generation = 1
@@ -122,6 +122,6 @@ func TestAddedAddressesAreNotAssigned(t *testing.T) {
 	full.Status.Conditions = []metav1.Condition{{Type: millracev1beta1.ConditionReady, ObservedGeneration: 1}}
 	pools, _ := desired.Pools([]millracev1beta1.VIPPool{*full}, desired.NewOccupation(nil))
 	if admitted := desired.Admitted(pools, []millracev1beta1.VIPPool{*full}); len(admitted) != 1 || !admitted[0].Addresses.Equal(pools[0].Addresses) {
-		t.Errorf("admitted are %+v", admitted)
+		t.Errorf("admitted pools = %+v", admitted)
 	}
 }

@@ -47,10 +47,10 @@ func TestHosts(t *testing.T) {
 			return by + younger
 		}
 		if !slices.Equal(changed, step.changed) || host(one) != step.one || host(two) != step.two {
-			t.Errorf("step %d: changed %v; %s has one, %s has two", i, changed, host(one), host(two))
+			t.Errorf("step %d: changed = %v; host of the first = %s, of the second = %s", i, changed, host(one), host(two))
 		}
 		if network := host(netip.MustParseAddr("203.0.113.9")); network != "" {
-			t.Errorf("step %d: an address of a network is %s", i, network)
+			t.Errorf("step %d: host of a network address = %s", i, network)
 		}
 	}
 	if len(b.hosts) > 0 {
@@ -65,7 +65,7 @@ func TestHosts(t *testing.T) {
 	b.put(occupant{kind: "LBPeer", name: "at"}, desired.OccupiedByPeer(peer))
 	for second, want := range map[int64][2]string{4: {"", `LBPeer "at"`}, 5: {`LBPeer "at"`, ""}, 6: {`LBPeer "at"`, ""}} {
 		if host, younger := b.host(one, &millracev1beta1.VIP{ObjectMeta: at(second)}); [2]string{host, younger} != want {
-			t.Errorf("a VIP of second %d has the hosts %q and %q", second, host, younger)
+			t.Errorf("hosts of a VIP created at second %d = %q and %q", second, host, younger)
 		}
 	}
 }

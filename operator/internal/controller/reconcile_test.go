@@ -105,7 +105,7 @@ func (c *cluster) reconcile(name string) {
 			c.t.Fatal(err)
 		}
 		if again && c.writes > before {
-			c.t.Errorf("%d writes though nothing changed", c.writes-before)
+			c.t.Errorf("%d writes without a change", c.writes-before)
 		}
 	}
 }
@@ -144,7 +144,7 @@ func (c *cluster) expect(name, condition, want string, events ...string) {
 		recorded = append(recorded, <-c.events.Events)
 	}
 	if !slices.Equal(recorded, events) {
-		c.t.Errorf("events are %q, want %q", recorded, events)
+		c.t.Errorf("events = %q, want %q", recorded, events)
 	}
 }
 
@@ -182,7 +182,7 @@ func TestServiceIsReleased(t *testing.T) {
 	c.reconcile("web")
 	want := []string{"example.com/other", millracev1beta1.SharedFinalizer, millracev1beta1.Finalizer}
 	if got := c.service("web").Finalizers; !slices.Equal(got, want) {
-		t.Errorf("the finalizers are %v", got)
+		t.Errorf("finalizers = %v", got)
 	}
 	c.change("web", func(service *corev1.Service) {
 		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
@@ -196,7 +196,7 @@ func TestServiceIsReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	if claims := vip.Spec.Claims; len(claims) != 1 || claims[0].Name != "web" || claims[0].UID != "" {
-		t.Errorf("the VIP is reserved for %+v", claims)
+		t.Errorf("claims of the reserved VIP = %+v", claims)
 	}
 	if err := c.api.Create(t.Context(), ours("other", func(service *corev1.Service) {
 		service.UID, service.Annotations = "2", map[string]string{millracev1beta1.AnnotationAddresses: "203.0.113.0"}
@@ -206,14 +206,14 @@ func TestServiceIsReleased(t *testing.T) {
 	c.reconcile("other")
 	if condition := c.service("other").Status.Conditions[0]; condition.Reason != millracev1beta1.ReasonAddressInUse ||
 		!strings.Contains(condition.Message, "is reserved for Service shop/web") {
-		t.Errorf("the condition of another Service is %+v", condition)
+		t.Errorf("condition of another Service = %+v", condition)
 	}
 	c.change("web", func(service *corev1.Service) {
 		class := millracev1beta1.Class
 		service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeLoadBalancer, &class
 	})
 	if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != "203.0.113.0" {
-		t.Errorf("the Service is back with %+v", ingress)
+		t.Errorf("addresses of the recreated Service = %+v", ingress)
 	}
 }
 
@@ -285,13 +285,13 @@ func TestReleaseContinuesAfterCrash(t *testing.T) {
 		c.restart(ending(c.api, writes))
 		_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(service)})
 		if ended = err == nil; ended && writes < 4 {
-			t.Errorf("giving up took %d writes only", writes)
+			t.Errorf("release required only %d writes", writes)
 		}
 		c.restart(whole)
 		c.reconcile("web")
 		service = c.service("web")
 		if left := len(service.Finalizers) + len(service.Status.Conditions) + len(service.Status.LoadBalancer.Ingress) + len(c.vips()); left > 0 {
-			t.Errorf("after a crash behind %d writes: remaining %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
+			t.Errorf("crash after %d writes: remaining %v, %+v and %d VIPs", writes, service.Finalizers, service.Status, len(c.vips()))
 		}
 	}
 }
@@ -307,7 +307,7 @@ func TestAssignmentContinuesAfterCrash(t *testing.T) {
 			key := client.ObjectKey{Namespace: "shop", Name: "web"}
 			_, err := c.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: key})
 			if ended = err == nil; ended && writes < 2 {
-				t.Errorf("assigning took %d writes only", writes)
+				t.Errorf("assignment required only %d writes", writes)
 			}
 			if deleted {
 				if err := c.api.Delete(t.Context(), c.service("web")); err != nil {
@@ -318,13 +318,13 @@ func TestAssignmentContinuesAfterCrash(t *testing.T) {
 			c.reconcile("web")
 			if deleted {
 				if vips := c.vips(); len(vips) > 0 {
-					t.Errorf("after a crash behind %d writes a deleted Service has %+v", writes, vips)
+					t.Errorf("crash after %d writes: a deleted Service has %+v", writes, vips)
 				}
 				continue
 			}
 			c.expectIngress("web", "203.0.113.0")
 			if service := c.service("web"); !slices.Equal(service.Finalizers, finalizers) || len(c.vips()) != 1 {
-				t.Errorf("after a crash behind %d writes there are %v and %d VIPs", writes, service.Finalizers, len(c.vips()))
+				t.Errorf("crash after %d writes: finalizers %v, %d VIPs", writes, service.Finalizers, len(c.vips()))
 			}
 		}
 	}
@@ -340,7 +340,7 @@ func TestReservedAddressIsBoundAfterFinalizers(t *testing.T) {
 	c.restart(interceptor.NewClient(c.reconciler.client.(client.WithWatch), interceptor.Funcs{
 		Update: func(ctx context.Context, api client.WithWatch, object client.Object, options ...client.UpdateOption) error {
 			if got := c.service("web").Finalizers; !slices.Equal(got, finalizers) {
-				t.Errorf("%s is written while the Service has the finalizers %q", object.GetName(), got)
+				t.Errorf("%s was written while the Service has finalizers %q", object.GetName(), got)
 			}
 			return api.Update(ctx, object, options...)
 		},
@@ -364,7 +364,7 @@ func TestRefusedWritesReachTheService(t *testing.T) {
 	recorded := []string{"Warning WriteFailed " + refused}
 	for range 3 {
 		if _, err := c.reconciler.Reconcile(t.Context(), request); err == nil {
-			t.Error("the Service is not retried")
+			t.Error("no error, so the Service is not retried")
 		}
 		c.expect("web", millracev1beta1.ConditionAddressAssigned, "False WriteFailed "+refused, recorded...)
 		recorded = nil

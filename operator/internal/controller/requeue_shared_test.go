@@ -40,6 +40,6 @@ func TestSharedAddressRequeuesSharers(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := w.claims()["2001:db8::"]; !strings.Contains(got, "both") || !strings.Contains(got, "joins") {
-		t.Errorf("the address that got free is of %q, want both that share it", got)
+		t.Errorf("the released address was assigned to %q, want both Services that share it", got)
 	}
 }

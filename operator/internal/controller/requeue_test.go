@@ -174,11 +174,11 @@ func TestFreedAddressRequeuesOne(t *testing.T) {
 		must(w.rest())
 		next := fmt.Sprintf("web-%04d", i)
 		if len(w.service(next).Status.LoadBalancer.Ingress) == 0 {
-			t.Errorf("%s is the next in the line, and has no address", next)
+			t.Errorf("%s is the next in the queue, but has no address", next)
 		}
-		t.Logf("%s is deleted: %d looks", gone, w.looks)
+		t.Logf("after the deletion of %s: %d reconciliations", gone, w.looks)
 		if w.looks > 12 {
-			t.Errorf("%d looks at Services after %s was deleted, of which %d wait", w.looks, gone, waiting)
+			t.Errorf("%d reconciliations after the deletion of %s, %d waiting", w.looks, gone, waiting)
 		}
 	}
 }
@@ -284,7 +284,7 @@ func TestRequeueOfFewEqualsAll(t *testing.T) {
 			_, err := w.reconciler.Reconcile(t.Context(), ctrl.Request{NamespacedName: types.NamespacedName{Namespace: w.namespaces[name], Name: name}})
 			must(err)
 			if now := w.claims(); !maps.Equal(now, before) {
-				rt.Fatalf("%s was not reconciled although it can gain an address: VIPs were %v, and are %v", name, before, now)
+				rt.Fatalf("%s was not reconciled although it can gain an address: VIPs changed from %v to %v", name, before, now)
 			}
 		}
 	})
@@ -339,12 +339,12 @@ func TestChangeDuringAPlan(t *testing.T) {
 	waiting.recordReconcile(key, before)
 	isUsed := func(netip.Addr) bool { return false }
 	if woken := waiting.takeDue(isUsed); !slices.Equal(woken, []types.NamespacedName{key}) {
-		t.Errorf("%v are woken, want %s", woken, key)
+		t.Errorf("takeDue = %v, want %s", woken, key)
 	}
 	waiting.recordPlan(key, waiting.plan(key, 0))
 	waiting.recordReconcile(key, waiting.present())
 	if woken := waiting.takeDue(isUsed); len(woken) > 0 {
-		t.Errorf("%v are woken though nothing has changed since", woken)
+		t.Errorf("takeDue = %v without any change", woken)
 	}
 }
 
@@ -382,12 +382,12 @@ func TestChangesThatMayHelp(t *testing.T) {
 	}
 	dual := &ipam.Request{Families: []ipam.Family{ipam.IPv4, ipam.IPv6}}
 	if !unmetRequestOf(&corev1.Service{}, dual, &serviceResult{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
-		t.Error("where a quota keeps one of two addresses away, another pool for the first one may help")
+		t.Error("isOpen = false although another pool can provide the first of two addresses")
 	}
 	if unmetRequestOf(&corev1.Service{}, &ipam.Request{Families: dual.Families[:1]}, &serviceResult{plan: ipam.Plan{Wants: []ipam.Want{over}}}).isOpen {
-		t.Error("where a quota keeps the only address away, other pools do not help")
+		t.Error("isOpen = true although a quota denies the only address")
 	}
 	if !unmetRequestOf(&corev1.Service{}, dual, &serviceResult{isForeign: true}).isOpen {
-		t.Error("one that is left alone gets what its status names when that is free")
+		t.Error("isOpen = false for a Service with a foreign address")
 	}
 }

@@ -39,7 +39,7 @@ func TestReleaseAdvances(t *testing.T) {
 	} {
 		got, again := advanceRelease(test.before, test.delay, now)
 		if again != test.again || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
-			t.Errorf("%s: %+v, again in %s; want %+v, %s", name, got, again, test.want, test.again)
+			t.Errorf("%s: %+v, requeue after %s; want %+v, %s", name, got, again, test.want, test.again)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func (c *cluster) phases() []string {
 func (c *cluster) expectPhases(want ...string) {
 	c.t.Helper()
 	if got := c.phases(); !slices.Equal(got, want) {
-		c.t.Errorf("the claims are %q, want %q", got, want)
+		c.t.Errorf("claims = %q, want %q", got, want)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 		c.expectIngress("next", "203.0.113.0")
 		service := c.service("web")
 		if !slices.Equal(service.Finalizers, []string{"example.com/other"}) || len(service.Status.LoadBalancer.Ingress)+len(service.Status.Conditions) > 0 {
-			t.Errorf("after %d writes the Service has %v and %+v", writes, service.Finalizers, service.Status)
+			t.Errorf("after %d writes: finalizers %v, status %+v", writes, service.Finalizers, service.Status)
 		}
 	}
 }
@@ -124,7 +124,7 @@ func TestMovedServiceDeparts(t *testing.T) {
 			service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: address}
 		})
 		if ingress := c.service("web").Status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].IP != address {
-			t.Errorf("the status has %+v, want %s", ingress, address)
+			t.Errorf("status = %+v, want %s", ingress, address)
 		}
 	}
 	request("203.0.113.2")

@@ -48,7 +48,7 @@ func testStatusConditions(t *testing.T) {
 	}
 	slices.Sort(types)
 	if want := []string{"example.com/Probed", "millrace.io/AddressAssigned", "millrace.io/Announced", "millrace.io/Served"}; !slices.Equal(types, want) {
-		t.Errorf("conditions are %q, want %q", types, want)
+		t.Errorf("conditions = %q, want %q", types, want)
 	}
 }
 
@@ -68,27 +68,27 @@ func testIngress(t *testing.T) {
 func testIngressAddress(t *testing.T) {
 	ingress := reported(t, nil).LoadBalancer.Ingress
 	if len(ingress) != 1 || ingress[0].IP != "203.0.113.0" {
-		t.Errorf("entries %+v", ingress)
+		t.Errorf("ingress entries = %+v", ingress)
 	}
 }
 
 func testIngressHostname(t *testing.T) {
 	if ingress := reported(t, nil).LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].Hostname != "" {
-		t.Errorf("entries %+v, want one without a host name", ingress)
+		t.Errorf("ingress entries = %+v, want one without a host name", ingress)
 	}
 	other := corev1.LoadBalancerIngress{Hostname: "lb.example.com"}
 	status := reported(t, func(service *corev1.Service) {
 		service.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{other}
 	})
 	if ingress := status.LoadBalancer.Ingress; len(ingress) != 1 || ingress[0].Hostname != other.Hostname {
-		t.Errorf("entries %+v, want that of the other load balancer", ingress)
+		t.Errorf("ingress entries = %+v, want that of the other load balancer", ingress)
 	}
 }
 
 func testIngressMode(t *testing.T) {
 	ingress := reported(t, nil).LoadBalancer.Ingress
 	if len(ingress) != 1 || ingress[0].IPMode == nil || *ingress[0].IPMode != corev1.LoadBalancerIPModeVIP {
-		t.Errorf("entries %+v, want the mode VIP", ingress)
+		t.Errorf("ingress entries = %+v, want mode VIP", ingress)
 	}
 }
 
@@ -100,12 +100,12 @@ func unservedPort(service *corev1.Service) {
 // If any port is listed, all must be, as the API requires.
 func testIngressPorts(t *testing.T) {
 	if ports := reported(t, nil).LoadBalancer.Ingress[0].Ports; len(ports) > 0 {
-		t.Errorf("ports are %+v though all are served", ports)
+		t.Errorf("ports = %+v although all are served", ports)
 	}
 	ports := reported(t, unservedPort).LoadBalancer.Ingress[0].Ports
 	if len(ports) != 2 || ports[0].Port != 80 || ports[0].Protocol != corev1.ProtocolTCP ||
 		ports[1].Port != 5 || ports[1].Protocol != corev1.ProtocolSCTP {
-		t.Errorf("ports are %+v", ports)
+		t.Errorf("ports = %+v", ports)
 	}
 }
 
@@ -113,12 +113,12 @@ func testIngressPorts(t *testing.T) {
 func testPortError(t *testing.T) {
 	ports := reported(t, unservedPort).LoadBalancer.Ingress[0].Ports
 	if len(ports) != 2 || ports[0].Error != nil || ports[1].Error == nil || *ports[1].Error != "millrace.io/Unsupported" {
-		t.Fatalf("ports are %+v", ports)
+		t.Fatalf("ports = %+v", ports)
 	}
 	format := regexp.MustCompile(`^([a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])$`)
 	for _, reason := range []string{millracev1beta1.ReasonUnsupported, millracev1beta1.ReasonPortConflict, millracev1beta1.ReasonOccupied} {
 		if text := millracev1beta1.PortErrorPrefix + reason; !format.MatchString(text) {
-			t.Errorf("%q has not the format of the API", text)
+			t.Errorf("%q does not match the format of the API", text)
 		}
 	}
 }

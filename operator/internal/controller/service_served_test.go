@@ -32,7 +32,7 @@ func TestServedCondition(t *testing.T) {
 	} {
 		condition := servedCondition(test.verdict)
 		if got := fmt.Sprintf("%s %s %s", condition.Status, condition.Reason, condition.Message); got != test.want {
-			t.Errorf("condition is %q, want %q", got, test.want)
+			t.Errorf("condition = %q, want %q", got, test.want)
 		}
 	}
 }
@@ -45,15 +45,15 @@ func TestPortStatuses(t *testing.T) {
 	statuses := portStatuses(service, address.String(), failed)
 	if len(statuses) != 2 || statuses[0].Error != nil || statuses[1].Error == nil || *statuses[1].Error != "millrace.io/PortConflict" ||
 		statuses[1].Port != 53 || statuses[1].Protocol != "UDP" {
-		t.Errorf("statuses are %+v", statuses)
+		t.Errorf("port statuses = %+v", statuses)
 	}
 	if other := portStatuses(service, "203.0.113.10", failed); other != nil {
-		t.Errorf("statuses of another address are %+v", other)
+		t.Errorf("port statuses of another address = %+v", other)
 	}
 	service.Status.LoadBalancer.Ingress = ingressOf(service, []netip.Addr{address}, failed, nil)
 	present := &service.Status.LoadBalancer.Ingress[0]
 	if again := ingressOf(service, []netip.Addr{address}, failed, nil); &again[0] != present {
-		t.Error("what is the same is written again")
+		t.Error("unchanged port statuses were replaced")
 	}
 }
 
@@ -89,7 +89,7 @@ func TestCapacityTracker(t *testing.T) {
 		}
 		got := sets.New(c.set(node, references)...)
 		if !got.Equal(sets.New(concerned...)) || c.nodesOf(web) != want {
-			t.Errorf("%s concerns %v, want %v; nodes are %q, want %q", node, got, concerned, c.nodesOf(web), want)
+			t.Errorf("%s affects %v, want %v; nodes = %q, want %q", node, got, concerned, c.nodesOf(web), want)
 		}
 	}
 	both := []types.NamespacedName{web, dns}
@@ -122,7 +122,7 @@ func TestServedAreReconciledLast(t *testing.T) {
 		t.Helper()
 		for deadline := time.Now().Add(10 * time.Second); q.Len() < length; runtime.Gosched() {
 			if time.Now().After(deadline) {
-				t.Fatalf("%d are enqueued, want %d", q.Len(), length)
+				t.Fatalf("queue length %d, want %d", q.Len(), length)
 			}
 		}
 	}
@@ -132,6 +132,6 @@ func TestServedAreReconciledLast(t *testing.T) {
 	q.Add(fresh)
 	await(4)
 	if first, _ := q.Get(); first != fresh {
-		t.Errorf("%s goes first, want the new one", first)
+		t.Errorf("first item = %s, want the new one", first)
 	}
 }

@@ -48,7 +48,7 @@ func TestBindUsesPlannedVersion(t *testing.T) {
 	}
 	plan, objects := r.vips.plan(pools, request)
 	if len(plan.Bind) != 1 {
-		t.Fatalf("the plan is %+v", plan)
+		t.Fatalf("plan = %+v", plan)
 	}
 
 	other := r.vips.object(address).DeepCopy()
@@ -57,7 +57,7 @@ func TestBindUsesPlannedVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if !r.vips.put(other) {
-		t.Fatal("the rival's claim is no news")
+		t.Fatal("put reports no change for a claim of another Service")
 	}
 	if ok, err := r.writeVIPs(t.Context(), plan, objects); ok || err != nil {
 		t.Errorf("writeVIPs = %v, %v, want a new plan", ok, err)
@@ -67,10 +67,10 @@ func TestBindUsesPlannedVersion(t *testing.T) {
 		t.Fatal(err)
 	}
 	if slices.ContainsFunc(stored.Spec.Claims, claimsNamed("shop", "late")) || len(stored.Spec.Claims) != 2 {
-		t.Errorf("the claims are %+v", stored.Spec.Claims)
+		t.Errorf("claims = %+v", stored.Spec.Claims)
 	}
 	if plan, _ := r.vips.plan(pools, request); len(plan.Bind) > 0 || len(plan.Refusals) != 1 || plan.Refusals[0].Reason != ipam.PortConflict {
-		t.Errorf("the new plan is %+v", plan)
+		t.Errorf("new plan = %+v", plan)
 	}
 }
 
@@ -101,7 +101,7 @@ func TestReleaseDeletesWhatItKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	if claims := stored.Spec.Claims; len(claims) != 1 || claims[0].Name != "rival" {
-		t.Errorf("the claims are %+v", claims)
+		t.Errorf("claims = %+v", claims)
 	}
 }
 
@@ -132,17 +132,17 @@ func TestBindKeepsTheOrderOfClaims(t *testing.T) {
 			Ports: []ipam.Port{{Number: 8080, Protocol: "UDP"}},
 		}
 		if ok, err := r.bindVIP(t.Context(), r.vips.object(address), claim); !ok || err != nil {
-			t.Fatalf("bindVIP of %s = %v, %v", step.owner, ok, err)
+			t.Fatalf("bindVIP for %s = %v, %v", step.owner, ok, err)
 		}
 		var order []string
 		for _, written := range r.vips.object(address).Spec.Claims {
 			order = append(order, written.Name)
 			if written.Name == step.owner && (written.UID != step.owner || len(written.Ports) != 1 || written.Ports[0].Port != 8080) {
-				t.Errorf("the claim of %s is %+v", step.owner, written)
+				t.Errorf("claim of %s = %+v", step.owner, written)
 			}
 		}
 		if !slices.Equal(order, step.want) {
-			t.Errorf("after %s the claims are those of %v, want %v", step.owner, order, step.want)
+			t.Errorf("after %s the claims belong to %v, want %v", step.owner, order, step.want)
 		}
 	}
 }

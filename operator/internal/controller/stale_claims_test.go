@@ -92,7 +92,7 @@ func TestStaleClaims(t *testing.T) {
 				}
 			}
 			if slices.Sort(got); !slices.Equal(got, test.want) {
-				t.Errorf("the claims are %q, want %q", got, test.want)
+				t.Errorf("claims = %q, want %q", got, test.want)
 			}
 		})
 	}
@@ -108,6 +108,6 @@ func TestClaimOfUncachedServiceRemains(t *testing.T) {
 		t.Fatal(err)
 	}
 	if claims := c.vips()[0].Spec.Claims; claims[0].UID != "1" || c.reconciler.vips.isFormer("1") {
-		t.Errorf("the claims are %+v", claims)
+		t.Errorf("claims = %+v", claims)
 	}
 }

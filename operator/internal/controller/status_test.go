@@ -36,7 +36,7 @@ func TestAssignedCondition(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			condition := assignedCondition(serviceResult{plan: test.plan, parseError: test.misunderstood})
 			if got := strings.Join([]string{string(condition.Status), condition.Reason, condition.Message}, " "); got != test.want {
-				t.Errorf("condition is %q, want %q", got, test.want)
+				t.Errorf("condition = %q, want %q", got, test.want)
 			}
 		})
 	}

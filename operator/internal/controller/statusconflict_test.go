@@ -61,11 +61,11 @@ func TestContestedStatus(t *testing.T) {
 				writes += c.tick(100*time.Millisecond, "web")
 			}
 			if writes < conflict.Overwrites || writes > conflict.Overwrites+1 {
-				t.Errorf("%d writes in 20 s", writes)
+				t.Errorf("%d writes within 20 s", writes)
 			}
 			c.tick(conflict.Pause, "web")
 			if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusConflict {
-				t.Errorf("the reason is %q", reason)
+				t.Errorf("reason = %q", reason)
 			}
 			c.expectIngress("web", "203.0.113.0", "198.51.100.77")
 			reports := 0
@@ -75,7 +75,7 @@ func TestContestedStatus(t *testing.T) {
 				}
 			}
 			if reports != 1 {
-				t.Errorf("reported %d times", reports)
+				t.Errorf("reported %d times, want once", reports)
 			}
 		})
 	}
@@ -90,13 +90,13 @@ func TestContestEnds(t *testing.T) {
 		c.tick(time.Second, "web")
 	}
 	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonStatusConflict {
-		t.Errorf("the reason is %q", reason)
+		t.Errorf("reason = %q", reason)
 	}
 	if again := c.after(conflict.Pause-time.Second, "web"); again != time.Second {
 		t.Errorf("requeued after %s", again)
 	}
 	if again := c.after(time.Second, "web"); again != 0 || c.reasonOfServed("web") != millracev1beta1.ReasonServed {
-		t.Errorf("requeued after %s, the reason is %q", again, c.reasonOfServed("web"))
+		t.Errorf("requeued after %s, reason = %q", again, c.reasonOfServed("web"))
 	}
 }
 
@@ -106,13 +106,13 @@ func TestRareOverwritesAreNoContest(t *testing.T) {
 	for range 20 {
 		c.overwrite("web", false)
 		if writes := c.tick(conflict.Window/2+time.Second, "web"); writes != 1 {
-			t.Fatalf("%d writes", writes)
+			t.Fatalf("%d writes, want 1", writes)
 		}
 		if got := c.names("web"); !slices.Equal(got, []string{"203.0.113.0"}) {
-			t.Fatalf("the status has %q", got)
+			t.Fatalf("addresses in the status = %q", got)
 		}
 	}
 	if reason := c.reasonOfServed("web"); reason != millracev1beta1.ReasonServed {
-		t.Errorf("the reason is %q", reason)
+		t.Errorf("reason = %q", reason)
 	}
 }

@@ -40,15 +40,15 @@ func TestStrippedReportsKeepCanaries(t *testing.T) {
 	}
 	want, got := canary.Judge(whole, ids), canary.Judge(cached, ids)
 	if len(want) != 1 || want[0].Reason != millracev1beta1.ReasonRouteMissing {
-		t.Fatalf("the reports prove %+v", want)
+		t.Fatalf("verdict of the reports = %+v", want)
 	}
 	if !equality.Semantic.DeepEqual(got, want) {
-		t.Errorf("what is cached proves %+v, want %+v", got, want)
+		t.Errorf("verdict of the cached reports = %+v, want %+v", got, want)
 	}
 	for i := range cached {
 		for _, session := range cached[i].Status.Sessions {
 			if session.Since != nil || session.Message != "" {
-				t.Errorf("%+v is cached of a session", session)
+				t.Errorf("cached session = %+v", session)
 			}
 		}
 	}

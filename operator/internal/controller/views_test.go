@@ -63,7 +63,7 @@ func TestViewsRequeueAffectedServices(t *testing.T) {
 			must(w.look())
 		}
 		if w.looks < looks || w.looks > looks+4 || most > serviceWorkers+2 {
-			t.Errorf("%s: %d looks, and %d at once in the queue, want %d and few", what, w.looks, most, looks)
+			t.Errorf("%s: %d reconciliations, at most %d queued; want %d reconciliations", what, w.looks, most, looks)
 		}
 		for _, name := range assigned {
 			if len(w.service(name).Status.LoadBalancer.Ingress) == 0 {
@@ -80,7 +80,7 @@ func TestViewsRequeueAffectedServices(t *testing.T) {
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}}},
 	}))
 	if !changed || len(hosts) != 1 {
-		t.Errorf("%v, %t of a node's address", hosts, changed)
+		t.Errorf("networks = %v, changed = %t after adding a node address", hosts, changed)
 	}
 	w.queue.Add(allPoolsRequest)
 	expect("the address of a node", 1)

@@ -79,12 +79,12 @@ func checkLedger(t *testing.T, l *vipCache, want string) {
 	_, inTable := l.table.Get(address)
 	if want == "" {
 		if known != nil || inTable {
-			t.Errorf("known: %+v, in the table: %v", known, inTable)
+			t.Errorf("cached: %+v, in the table: %v", known, inTable)
 		}
 		return
 	}
 	if known == nil || known.ResourceVersion != want || !inTable {
-		t.Fatalf("known: %+v, in the table: %v, want version %s", known, inTable, want)
+		t.Fatalf("cached: %+v, in the table: %v, want version %s", known, inTable, want)
 	}
 	for _, claim := range known.Spec.Claims {
 		if got := l.claimed(claim.Namespace, claim.Name); len(got) != 1 || got[0] != known {
@@ -101,7 +101,7 @@ func TestLedgerIgnoresMisnamedObjects(t *testing.T) {
 		l, vip := newVIPCache(), vipAt("7", "a", "web")
 		change(vip)
 		if l.put(vip) || len(l.claimed("shop", "web")) > 0 {
-			t.Errorf("VIP %s of %q is in the cache", vip.Name, vip.Spec.Address)
+			t.Errorf("VIP %s with address %q is in the cache", vip.Name, vip.Spec.Address)
 		}
 	}
 }

@@ -44,7 +44,7 @@ func (c *cluster) has(want map[string]string) {
 			got = ingress[0].IP
 		}
 		if got != address {
-			c.t.Errorf("%s has %s, want %s", name, got, address)
+			c.t.Errorf("address of %s = %s, want %s", name, got, address)
 		}
 	}
 }
@@ -162,7 +162,7 @@ func TestEarlierServicesWantSameAddress(t *testing.T) {
 			got = append(got, ahead.Name)
 		}
 		if !slices.Equal(got, names) {
-			t.Errorf("%s, %v are tried first, want %v", what, got, names)
+			t.Errorf("%s: first %v, want %v", what, got, names)
 		}
 	}
 	expect("before anything changes", "untried")

@@ -79,11 +79,11 @@ func TestWorkersAreSerialized(t *testing.T) {
 	for i, name := range names {
 		ingress := c.service(name).Status.LoadBalancer.Ingress
 		if (len(ingress) == 1) != (i < addresses) {
-			t.Errorf("%s, the %dth in the line for %d addresses, has %v", name, i+1, addresses, ingress)
+			t.Errorf("%s, number %d in the queue for %d addresses, has %v", name, i+1, addresses, ingress)
 		}
 		for _, has := range ingress {
 			if other, twice := seen[has.IP]; twice {
-				t.Errorf("%s and %s have %s", name, other, has.IP)
+				t.Errorf("%s and %s both have %s", name, other, has.IP)
 			}
 			seen[has.IP] = name
 		}
@@ -109,7 +109,7 @@ func TestWorkersShare(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(vips.Items) != 1 || len(vips.Items[0].Spec.Claims) != len(names) {
-		t.Fatalf("%d VIPs, want one that all share: %+v", len(vips.Items), vips.Items)
+		t.Fatalf("%d VIPs, want one shared by all: %+v", len(vips.Items), vips.Items)
 	}
 	for _, name := range names {
 		c.has(map[string]string{name: vips.Items[0].Spec.Address})
@@ -138,22 +138,22 @@ func TestPendingWrites(t *testing.T) {
 		t.Errorf("a pending address is assigned to another Service: %+v", other)
 	}
 	if len(l.claimed("shop", "first")) > 0 || !l.isPending(plan) {
-		t.Error("a pending VIP exists, or is not pending")
+		t.Error("the pending VIP is in the cache, or not marked as pending")
 	}
 	changes := l.changes.Load()
 	if l.resolvePending(plan) || l.changes.Load() == changes {
-		t.Error("a pending VIP that was not written retries no waiting Service")
+		t.Error("resolving an unwritten pending VIP does not retry waiting Services")
 	}
 	other, _ := l.plan(pools, request("second"))
 	if len(other.Create) != 1 {
-		t.Fatalf("the address of an unwritten VIP is not free: %+v", other)
+		t.Fatalf("the address of an unwritten VIP was not released: %+v", other)
 	}
 	l.addPending(other)
 	written := newVIP(other.Create[0])
 	written.ResourceVersion = "7"
 	l.put(written)
 	if !l.resolvePending(other) || l.object(address) != written {
-		t.Error("a written VIP is pending or unknown")
+		t.Error("a written VIP is still pending, or not in the cache")
 	}
 }
 
@@ -170,10 +170,10 @@ func TestExclusiveWorker(t *testing.T) {
 					return fmt.Errorf("shop/%d: %w", i, errNeedsExclusive)
 				}
 				if exclusive {
-					return errors.New("another one is exclusive")
+					return errors.New("another worker is exclusive")
 				}
 				if exclusive = lock.isExclusive; exclusive && len(lock.active) > 0 {
-					return errors.New("it is not exclusive")
+					return errors.New("other workers are active")
 				}
 				lock.release()()
 				exclusive = false
@@ -209,7 +209,7 @@ func TestEventsDoNotBlockWorkers(t *testing.T) {
 	r.connect(r.client, control.Recorder{EventRecorder: c.events, Cached: r.client, Live: watchedReader{Reader: r.live, onRead: func() {
 		reads++
 		if !r.lock.mu.TryLock() {
-			t.Error("a worker keeps the lock while it reads a namespace")
+			t.Error("a worker holds the lock while it reads a namespace")
 			return
 		}
 		r.lock.mu.Unlock()
@@ -220,7 +220,7 @@ func TestEventsDoNotBlockWorkers(t *testing.T) {
 	}
 	c.reconcile("web")
 	if reads == 0 {
-		t.Error("no namespace was requested: the case tests nothing")
+		t.Error("no namespace was read: the test case is invalid")
 	}
 }
 
@@ -270,7 +270,7 @@ func TestSharersDoNotBlockOthers(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); joining() < len(names)-1; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%d Services are to join, not %d", joining(), len(names)-1)
+			t.Fatalf("%d Services are queued for the shared VIP, want %d", joining(), len(names)-1)
 		}
 	}
 	served := make(chan error, 1)
@@ -284,7 +284,7 @@ func TestSharersDoNotBlockOthers(t *testing.T) {
 			t.Errorf("another Service has no address: %v", err)
 		}
 	case <-time.After(time.Minute):
-		t.Error("another Service waits for those that share an address")
+		t.Error("another Service is blocked by Services that share an address")
 	}
 	close(held.released)
 	<-done

@@ -131,18 +131,18 @@ func TestAnnotationsOfOthers(t *testing.T) {
 				addresses = parsed(test.address)
 			}
 			if err != nil || !reflect.DeepEqual(got.Addresses, addresses) || got.Pool != test.pool || got.SharingKey != test.key {
-				t.Errorf("%v of pool %q with key %q, %v; want %v of %q with %q", got.Addresses, got.Pool, got.SharingKey, err, addresses, test.pool, test.key)
+				t.Errorf("%v from pool %q with key %q, %v; want %v from %q with %q", got.Addresses, got.Pool, got.SharingKey, err, addresses, test.pool, test.key)
 			}
 		})
 	}
 	if _, err := ParseAnnotations("metallb,f5"); err == nil || !strings.Contains(err.Error(), `"f5" is unknown: must be one of cilium, kube-vip, metallb`) {
-		t.Errorf("an unknown load balancer: %v", err)
+		t.Errorf("unknown load balancer: %v", err)
 	}
 	service.Annotations["metallb.io/loadBalancerIPs"] = "web"
 	others, _ := ParseAnnotations("metallb")
 	if _, err := (Parser{Others: others}).Request(service, labels.Set{}, nil); err == nil ||
 		!strings.Contains(err.Error(), "metadata.annotations[metallb.io/loadBalancerIPs]") {
-		t.Errorf("a mistake in another's annotation: %v", err)
+		t.Errorf("invalid annotation of another load balancer: %v", err)
 	}
 }
 

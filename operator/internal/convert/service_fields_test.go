@@ -50,7 +50,7 @@ func testLoadBalancerIP(t *testing.T) {
 	} {
 		request, err := Parser{}.Request(&corev1.Service{Spec: corev1.ServiceSpec{LoadBalancerIP: text}}, labels.Set{}, nil)
 		if err == nil || !strings.Contains(err.Error(), want) || len(request.Addresses) > 0 {
-			t.Errorf("%q is understood as %v, error %v, want %q", text, request.Addresses, err, want)
+			t.Errorf("%q parsed as %v, error %v, want %q", text, request.Addresses, err, want)
 		}
 	}
 }
@@ -58,7 +58,7 @@ func testLoadBalancerIP(t *testing.T) {
 func testFamilies(t *testing.T) {
 	got := requestOf(t, corev1.ServiceSpec{IPFamilies: []corev1.IPFamily{corev1.IPv6Protocol, corev1.IPv4Protocol}}).Families
 	if !slices.Equal(got, []ipam.Family{ipam.IPv6, ipam.IPv4}) {
-		t.Errorf("families are %v, want IPv6 and IPv4 in this order", got)
+		t.Errorf("families = %v, want IPv6 and IPv4 in this order", got)
 	}
 }
 
@@ -67,7 +67,7 @@ func testFamilyPolicy(t *testing.T) {
 		corev1.IPFamilyPolicySingleStack: true, corev1.IPFamilyPolicyRequireDualStack: true, corev1.IPFamilyPolicyPreferDualStack: false,
 	} {
 		if got := requestOf(t, corev1.ServiceSpec{IPFamilyPolicy: &policy}).RequireAll; got != all {
-			t.Errorf("%s requires all families: %t, want %t", policy, got, all)
+			t.Errorf("%s: RequireAll = %t, want %t", policy, got, all)
 		}
 	}
 }

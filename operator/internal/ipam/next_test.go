@@ -31,7 +31,7 @@ func TestFreedAddressesAreBounded(t *testing.T) {
 			}
 		}
 		if got, _ := table.next(pool, IPv4); got.String() != test.want {
-			t.Errorf("after all addresses from %s down to %s the next is %s, want %s", test.highest, lowest, got, test.want)
+			t.Errorf("next after all addresses from %s to %s = %s, want %s", test.highest, lowest, got, test.want)
 		}
 	}
 }
@@ -129,14 +129,14 @@ func TestFreedIsAssignedLast(t *testing.T) {
 			address, ok := l.give()
 			switch {
 			case !ok && len(l.vips) < l.size:
-				t.Fatalf("none of %d addresses is given, %d are used", l.size, len(l.vips))
+				t.Fatalf("no address returned, but of %d addresses only %d are used", l.size, len(l.vips))
 			case !ok:
 			case !l.used[address]:
 				l.used[address] = true
 			case len(l.used) < l.size:
-				t.Fatalf("%s was used before, and %d of %d never were", address, l.size-len(l.used), l.size)
+				t.Fatalf("%s was used before, although %d of %d were never used", address, l.size-len(l.used), l.size)
 			case l.freed[0] != address:
-				t.Fatalf("%s is given before %v", address, l.freed)
+				t.Fatalf("%s was returned before %v", address, l.freed)
 			default:
 				l.freed = l.freed[1:]
 			}
@@ -161,7 +161,7 @@ func TestFreedIsAssignedLastAfterRestart(t *testing.T) {
 				l.now = l.now.Add(time.Duration(rapid.IntRange(0, 1).Draw(t, "seconds")) * time.Second)
 				address, ok := l.give()
 				if !ok || l.used[address] {
-					t.Fatalf("%v is given (%v) after %v", address, ok, l.used)
+					t.Fatalf("returned %v (%v) after %v", address, ok, l.used)
 				}
 				l.used[address], last = true, address
 			}
@@ -198,7 +198,7 @@ func TestSearchCopiesNothing(t *testing.T) {
 		}
 	})
 	if allocations > 0 {
-		t.Errorf("a search allocates %v times", allocations)
+		t.Errorf("a search makes %v allocations", allocations)
 	}
 }
 
@@ -219,7 +219,7 @@ func TestExhaustedPoolIsCheap(t *testing.T) {
 		steps++
 	}
 	if steps > 1 {
-		t.Errorf("a search goes %d steps through used addresses", steps)
+		t.Errorf("a search takes %d steps through used addresses", steps)
 	}
 	for prefix, block := range table.freed.blocks {
 		if len(block.queue) > 3*(1<<blockBits)+1 {
@@ -266,7 +266,7 @@ func TestOldestFreedAddressFirst(t *testing.T) {
 				t.Fatalf("first = %s, %v, want %s", got, ok, want)
 			}
 			if freed.len() != len(order) {
-				t.Fatalf("%d are free, want %d", freed.len(), len(order))
+				t.Fatalf("%d addresses are free, want %d", freed.len(), len(order))
 			}
 		}
 	})

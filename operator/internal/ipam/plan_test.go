@@ -72,7 +72,7 @@ func checkPlan(t *testing.T, test planCase) {
 		var targets []netip.Addr
 		for _, write := range writes {
 			if write.Claim.Owner != web {
-				t.Errorf("a claim of %s is written to %s", write.Claim.Owner, write.Address)
+				t.Errorf("a claim of %s was written to %s", write.Claim.Owner, write.Address)
 			}
 			targets = append(targets, write.Address)
 		}

@@ -33,14 +33,14 @@ func (w *world) table() *Table {
 func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 	for _, write := range plan.Create {
 		if _, exists := w.vips[write.Address]; exists {
-			t.Fatalf("%s is created for %s, but exists", write.Address, owner)
+			t.Fatalf("VIP %s is created for %s, but already exists", write.Address, owner)
 		}
 		w.vips[write.Address] = VIP{Address: write.Address, Pool: write.Pool, Claims: []Claim{write.Claim}}
 	}
 	for _, write := range plan.Bind {
 		vip, exists := w.vips[write.Address]
 		if !exists {
-			t.Fatalf("%s is bound for %s, but does not exist", write.Address, owner)
+			t.Fatalf("VIP %s is bound for %s, but does not exist", write.Address, owner)
 		}
 		w.checkBind(t, vip, write)
 		vip.Claims = withClaim(vip.Claims, write.Claim)
@@ -50,7 +50,7 @@ func (w *world) carryOut(t *rapid.T, owner Owner, plan Plan) {
 		vip := w.vips[address]
 		i := vip.claimOf(owner)
 		if i < 0 || vip.Claims[i].UID == "" {
-			t.Fatalf("%s is released by %s, but is %+v", address, owner, vip)
+			t.Fatalf("VIP %s is released by %s, but its state is %+v", address, owner, vip)
 		}
 		vip.Claims = slices.Clone(vip.Claims)
 		if isLast := len(vip.Claims) == 1; isLast && isRetained(address) {
@@ -87,7 +87,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 	if len(vip.Claims) == 0 {
 		// Only requested addresses may have been reserved manually.
 		if !slices.Contains(request.Addresses, write.Address) {
-			t.Fatalf("%s was reserved, and given without being requested", write.Address)
+			t.Fatalf("%s is reserved, but was assigned without a request", write.Address)
 		}
 		return
 	}
@@ -98,7 +98,7 @@ func (w *world) checkBind(t *rapid.T, vip VIP, write Write) {
 		}
 	}
 	if !slices.Equal(write.Claim.Ports, request.Ports) {
-		t.Fatalf("%s joins %s with the ports %v of %v", owner, write.Address, write.Claim.Ports, request.Ports)
+		t.Fatalf("%s joins %s with ports %v, want %v", owner, write.Address, write.Claim.Ports, request.Ports)
 	}
 }
 
@@ -194,7 +194,7 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	request := w.services[owner]
 	held := w.held(owner)
 	if want := slices.SortedFunc(slices.Values(plan.Addresses), netip.Addr.Compare); !slices.Equal(held, want) {
-		t.Fatalf("%s holds %v, the plan has %v", owner, held, want)
+		t.Fatalf("%s holds %v, but the plan assigns %v", owner, held, want)
 	}
 	// One slot for each family or requested address, in order.
 	slots := slotsOf(&request)
@@ -202,22 +202,22 @@ func (w *world) check(t *rapid.T, owner Owner, plan Plan) {
 	for _, address := range plan.Addresses {
 		i := slices.IndexFunc(slots[next:], func(at slot) bool { return at.family == FamilyOf(address) })
 		if i < 0 {
-			t.Fatalf("%s has %v, not in the order of %v", owner, plan.Addresses, slots)
+			t.Fatalf("addresses of %s = %v, not in the order of %v", owner, plan.Addresses, slots)
 		}
 		next += i + 1
 	}
 	if plan.Satisfied && request.RequireAll && len(plan.Addresses) != len(slots) {
-		t.Fatalf("%s is satisfied with %v for %v", owner, plan.Addresses, slots)
+		t.Fatalf("%s is satisfied with %v for slots %v", owner, plan.Addresses, slots)
 	}
 	lacks := func(address netip.Addr) bool { return !slices.Contains(plan.Addresses, address) }
 	if plan.Satisfied && slices.ContainsFunc(request.Addresses, lacks) {
-		t.Fatalf("%s is satisfied with %v, but requests %v", owner, plan.Addresses, request.Addresses)
+		t.Fatalf("%s is satisfied with %v, but requested %v", owner, plan.Addresses, request.Addresses)
 	}
 	if !plan.Satisfied && len(plan.Refusals) == 0 {
-		t.Fatalf("%s is not satisfied, but gets no reason", owner)
+		t.Fatalf("%s is not satisfied, but has no refusal", owner)
 	}
 	if len(plan.Addresses) < len(slots) && !plan.Waiting {
-		t.Fatalf("%s has %v for %v and does not wait", owner, plan.Addresses, slots)
+		t.Fatalf("%s has %v for slots %v, but does not wait", owner, plan.Addresses, slots)
 	}
 	w.checkGrants(t, request, plan)
 }
@@ -228,13 +228,13 @@ func (w *world) checkGrants(t *rapid.T, request Request, plan Plan) {
 		isRequested := slices.Contains(request.Addresses, grant.Address)
 		switch {
 		case !pool.Addresses.Contains(grant.Address), w.reserved[grant.Pool].Contains(grant.Address):
-			t.Fatalf("%s is not of pool %s", grant.Address, grant.Pool)
+			t.Fatalf("%s is not in pool %s", grant.Address, grant.Pool)
 		case !slices.Contains(request.Eligible, grant.Pool):
-			t.Fatalf("%s is of pool %s, which is not eligible", grant.Address, grant.Pool)
+			t.Fatalf("%s is from pool %s, which is not eligible", grant.Address, grant.Pool)
 		case request.Pool != "" && request.Pool != grant.Pool:
-			t.Fatalf("%s is of pool %s, %s was requested", grant.Address, grant.Pool, request.Pool)
+			t.Fatalf("%s is from pool %s, but %s was requested", grant.Address, grant.Pool, request.Pool)
 		case !isRequested && request.Pool == "" && !pool.AutoAssign:
-			t.Fatalf("%s is of pool %s, which was not requested", grant.Address, grant.Pool)
+			t.Fatalf("%s is from pool %s, which is neither requested nor auto-assigned", grant.Address, grant.Pool)
 		}
 	}
 }
@@ -278,7 +278,7 @@ func (w *world) checkOwners(t *rapid.T) {
 		for _, claim := range vip.Claims {
 			for _, port := range claim.Ports {
 				if owner, taken := listed[port]; taken {
-					t.Fatalf("%s of %s has the owners %s and %s", port, vip.Address, owner, claim.Owner)
+					t.Fatalf("port %s of %s is owned by %s and %s", port, vip.Address, owner, claim.Owner)
 				}
 				listed[port] = claim.Owner
 			}
@@ -302,7 +302,7 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 		vip := w.vips[address]
 		if len(vip.Claims) == 1 && request.SharingKey == "" {
 			if len(now) > 0 {
-				t.Fatalf("%s, which has %s for itself, lists %v", owner, address, now)
+				t.Fatalf("%s uses %s exclusively, but lists ports %v", owner, address, now)
 			}
 			continue
 		}
@@ -310,11 +310,11 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 			others := slices.ContainsFunc(vip.Claims, func(c Claim) bool { return c.Owner != owner && slices.Contains(c.Ports, port) })
 			has := slices.Contains(now, port)
 			if has == others || slices.Contains(before[address], port) && !has {
-				t.Fatalf("%s of %s: %s has it: %v, others: %v, before: %v", port, address, owner, has, others, before[address])
+				t.Fatalf("port %s of %s: owned by %s = %v, by others = %v, before: %v", port, address, owner, has, others, before[address])
 			}
 		}
 		if slices.ContainsFunc(now, func(port Port) bool { return !slices.Contains(request.Ports, port) }) {
-			t.Fatalf("%s lists %v of %v", owner, now, request.Ports)
+			t.Fatalf("%s lists ports %v, but requests %v", owner, now, request.Ports)
 		}
 	}
 }
@@ -346,7 +346,7 @@ func TestClaimsByHand(t *testing.T) {
 					w.checkPorts(t, owner, before)
 				}
 				if !slices.Equal(plan.Addresses, []netip.Addr{address}) {
-					t.Fatalf("%s has %v", owner, plan.Addresses)
+					t.Fatalf("%s has %v, want only the existing address", owner, plan.Addresses)
 				}
 			}
 		}
@@ -354,7 +354,7 @@ func TestClaimsByHand(t *testing.T) {
 			w.checkPorts(t, owner, nil)
 		}
 		if got := w.ports(first)[address]; !slices.Equal(got, w.services[first].Ports) {
-			t.Fatalf("%s, which was first, has %v of %v", first, got, w.services[first].Ports)
+			t.Fatalf("%s was first, but owns %v instead of %v", first, got, w.services[first].Ports)
 		}
 	})
 }
@@ -371,7 +371,7 @@ func (w *world) checkSticky(t *rapid.T, owner Owner, before []netip.Addr, plan P
 			t.Fatalf("%s lost %s: %+v", owner, address, plan)
 		}
 		if wanted && !slices.ContainsFunc(plan.Addresses, func(a netip.Addr) bool { return FamilyOf(a) == FamilyOf(address) }) {
-			t.Fatalf("%s has lost its %s address: %+v", owner, FamilyOf(address), plan)
+			t.Fatalf("%s lost its %s address: %+v", owner, FamilyOf(address), plan)
 		}
 	}
 }
@@ -399,7 +399,7 @@ func TestCapacityIsExact(t *testing.T) {
 			owner := Owner{Namespace: "ns", Name: fmt.Sprint(i), UID: fmt.Sprint(i)}
 			plan := Make(table, []Pool{pool}, Request{Owner: owner, Families: []Family{family}, RequireAll: true, Eligible: []string{"p"}})
 			if got := len(plan.Create) == 1; got != (i < free) {
-				t.Fatalf("Service %d of %d free addresses: %+v", i, free, plan)
+				t.Fatalf("Service %d with %d free addresses: %+v", i, free, plan)
 			}
 			for _, write := range plan.Create {
 				table.Put(VIP{Address: write.Address, Pool: "p", Claims: []Claim{write.Claim}})
@@ -443,11 +443,11 @@ func TestPriority(t *testing.T) {
 				continue
 			}
 			if len(plan.Create) != 1 {
-				t.Fatalf("pool %s has a free address: %+v", pool.Name, plan)
+				t.Fatalf("pool %s has a free address, but none was assigned: %+v", pool.Name, plan)
 			}
 			chosen := w.pools[slices.Index(poolNames, plan.Create[0].Pool)]
 			if chosen.Priority < pool.Priority || chosen.Priority == pool.Priority && chosen.Name > pool.Name {
-				t.Fatalf("pool %s comes before %s", pool.Name, chosen.Name)
+				t.Fatalf("pool %s was preferred to %s", pool.Name, chosen.Name)
 			}
 		}
 	})
@@ -464,7 +464,7 @@ func TestHugePoolIsCheap(t *testing.T) {
 		steps := 0
 		pool.Addresses.firstFree(lowest(IPv6), func(address netip.Addr) netip.Addr { steps++; return table.taken.nextUnused(address) })
 		if steps > 1 {
-			t.Fatalf("%d steps to find a free address beside %d used ones", steps, i)
+			t.Fatalf("%d steps to find a free address with %d used ones", steps, i)
 		}
 		plan := Make(table, []Pool{pool}, request)
 		table.Put(VIP{Address: plan.Create[0].Address, Pool: "p", Claims: []Claim{plan.Create[0].Claim}})

@@ -139,17 +139,17 @@ func TestQuotaIsReported(t *testing.T) {
 			got = plan.Notes[0].Message
 		}
 		if got != want || (want == "") != (len(plan.Notes) == 0) {
-			t.Errorf("with %d addresses it returns %+v, want %q", i+1, plan.Notes, want)
+			t.Errorf("with %d addresses: notes %+v, want %q", i+1, plan.Notes, want)
 		}
 	}
 	if again := make("d", single); len(again.Notes) > 0 {
-		t.Errorf("without a new address it returns %+v", again.Notes)
+		t.Errorf("without a new address: notes %+v", again.Notes)
 	}
 	refused := make("e", dual)
 	const want = `namespace "shop" uses 4 of its quota of 5 addresses of pool "p", and the Service requires 2 more: ` +
 		"delete Services, share an address (millrace.io/sharing-key), or raise spec.perNamespace of the pool"
 	if len(refused.Refusals) != 1 || refused.Refusals[0].Message != want || len(refused.Notes) > 0 {
-		t.Errorf("refused is %+v, notes %+v, want %q", refused.Refusals, refused.Notes, want)
+		t.Errorf("refusals = %+v, notes = %+v, want %q", refused.Refusals, refused.Notes, want)
 	}
 }
 
@@ -175,7 +175,7 @@ func (w *world) checkQuota(t *rapid.T, owner Owner, before map[string]int, plan 
 	after := w.spent(owner.Namespace)
 	for pool, most := range w.services[owner].Quotas {
 		if after[pool] > max(most, before[pool]) {
-			t.Fatalf("the namespace of %s has %d addresses of %s after %d, its quota is %d: %+v", owner, after[pool], pool, before[pool], most, plan)
+			t.Fatalf("the namespace of %s uses %d addresses of %s, previously %d, with a quota of %d: %+v", owner, after[pool], pool, before[pool], most, plan)
 		}
 	}
 }

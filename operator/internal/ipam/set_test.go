@@ -142,7 +142,7 @@ func TestFirstFreeIsTheLowest(t *testing.T) {
 		slices.SortFunc(free, netip.Addr.Compare)
 		got, ok := setOf(ranges...).firstFree(from, past(func(address netip.Addr) bool { return used[address] }))
 		if ok != (len(free) > 0) {
-			t.Fatalf("firstFree returns %v from %s, %d are free", ok, from, len(free))
+			t.Fatalf("firstFree = %v from %s, %d addresses are free", ok, from, len(free))
 		}
 		if ok && got != free[0] {
 			t.Fatalf("firstFree = %s from %s, want %s", got, from, free[0])

@@ -295,7 +295,7 @@ func checkShare(t *testing.T, test shareCase) {
 		for _, write := range writes {
 			got = append(got, fmt.Sprintf("%s %s %v", verb, write.Address, write.Claim.Ports))
 			if write.Claim.Owner != web || write.Claim.SharingKey != test.request.SharingKey {
-				t.Errorf("the claim is %+v", write.Claim)
+				t.Errorf("claim = %+v", write.Claim)
 			}
 		}
 	}
@@ -308,7 +308,7 @@ func checkShare(t *testing.T, test shareCase) {
 		t.Errorf("Satisfied = %v", plan.Satisfied)
 	}
 	if len(plan.Refusals) != len(test.refusals) || len(plan.Refusals) > 0 && !plan.Waiting {
-		t.Fatalf("refusals are %+v, want %q", plan.Refusals, test.refusals)
+		t.Fatalf("refusals = %+v, want %q", plan.Refusals, test.refusals)
 	}
 	reasons := map[Reason]string{
 		AddressInUse: "AddressInUse", AddressNotInPool: "AddressNotInPool", PortConflict: "PortConflict", AddressFull: "AddressFull", OtherAddress: "OtherAddress",
@@ -316,7 +316,7 @@ func checkShare(t *testing.T, test shareCase) {
 	for i, refusal := range plan.Refusals {
 		reason, message, _ := strings.Cut(test.refusals[i], " ")
 		if reasons[refusal.Reason] != reason || !strings.Contains(refusal.Message, message) {
-			t.Errorf("refusal is %s %q, want %q", reasons[refusal.Reason], refusal.Message, test.refusals[i])
+			t.Errorf("refusal = %s %q, want %q", reasons[refusal.Reason], refusal.Message, test.refusals[i])
 		}
 	}
 }
@@ -329,6 +329,6 @@ func TestConflictMessage(t *testing.T) {
 	want := "ports of 203.0.113.1 are already used: 1/TCP (Service shop/other), 2/TCP (Service shop/other), 3/TCP (Service shop/other), " +
 		"4/TCP (Service shop/other), 5/TCP (Service shop/other), 2 more"
 	if got := conflictMessage(netip.MustParseAddr("203.0.113.1"), taken); got != want {
-		t.Errorf("message is %q", got)
+		t.Errorf("message = %q", got)
 	}
 }

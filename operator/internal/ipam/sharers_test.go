@@ -81,7 +81,7 @@ func TestSharersByIndex(t *testing.T) {
 				}
 				if message := fmt.Sprintf("the address with the sharing key %q is not available: %s", request.SharingKey, why); why != "" &&
 					!want.IsValid() && p.refusals[0].Message != message {
-					t.Fatalf("%+v is refused by %q, want %q", request, p.refusals[0].Message, message)
+					t.Fatalf("refusal of %+v = %q, want %q", request, p.refusals[0].Message, message)
 				}
 				if want.IsValid() {
 					joined++
@@ -103,7 +103,7 @@ func TestSharersByIndex(t *testing.T) {
 		}
 	})
 	if joined == 0 || refused == 0 || notes == 0 {
-		t.Errorf("%d joined, %d refused, %d notes: the test has found nothing to compare", joined, refused, notes)
+		t.Errorf("%d joined, %d refused, %d notes: the test case is invalid", joined, refused, notes)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestSharersAmongMany(t *testing.T) {
 	for _, test := range keyedByMany {
 		few := testing.AllocsPerRun(3, planAmong(10, test.namespace, test.shared, test.port))
 		if many := testing.AllocsPerRun(3, planAmong(5_000, test.namespace, test.shared, test.port)); many > few+10 {
-			t.Errorf("%s: %v allocations among 10 VIPs, %v among 5,000", test.name, few, many)
+			t.Errorf("%s: %v allocations with 10 VIPs, %v with 5,000", test.name, few, many)
 		}
 	}
 }

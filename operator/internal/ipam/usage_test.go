@@ -19,12 +19,12 @@ func TestUsageOf(t *testing.T) {
 	}
 	usage := UsageOf("a", pool, vips)
 	if usage.Assigned != 5 || usage.Free != 4 {
-		t.Errorf("usage is %+v, want 5 assigned and 4 free", usage)
+		t.Errorf("usage = %+v, want 5 assigned and 4 free", usage)
 	}
 	if want := []netip.Addr{netip.MustParseAddr("198.51.100.1"), netip.MustParseAddr("203.0.113.7")}; !slices.Equal(usage.Stray, want) {
-		t.Errorf("stray are %v, want %v", usage.Stray, want)
+		t.Errorf("stray addresses = %v, want %v", usage.Stray, want)
 	}
 	if usage := UsageOf("a", nil, vips); usage.Assigned != 3 || usage.Free != 0 || len(usage.Stray) != 0 {
-		t.Errorf("usage of a pool that is not used is %+v", usage)
+		t.Errorf("usage of an unused pool = %+v", usage)
 	}
 }

@@ -62,7 +62,7 @@ func TestAllocate(t *testing.T) {
 	} {
 		observed := test.state.Observe(test.used)
 		if id, _, ok := observed.Allocate(); id != test.want || ok != test.ok || observed.Highest > Max {
-			t.Errorf("%s: got %d, %t; want %d, %t; the highest is %d", name, id, ok, test.want, test.ok, observed.Highest)
+			t.Errorf("%s: Allocate = %d, %t; want %d, %t; highest id %d", name, id, ok, test.want, test.ok, observed.Highest)
 		}
 	}
 }
@@ -145,20 +145,20 @@ func TestDataRoundTrip(t *testing.T) {
 	for _, state := range []State{{}, {Highest: 3}, {Highest: 7, Free: []int32{5, 2}}, largest} {
 		texts := state.Data()
 		if got, err := Parse(texts); err != nil || !got.Equal(state) {
-			t.Errorf("%+v parses as %+v, error %v", state, got, err)
+			t.Errorf("%+v parsed as %+v, error %v", state, got, err)
 		}
 		if size := len(texts[keyFree]); size > 100_000 {
-			t.Errorf("a state has %d bytes", size)
+			t.Errorf("state of %d bytes", size)
 		}
 	}
 	for _, texts := range []map[string]string{
 		{keyHighest: "x"}, {keyHighest: "16384"}, {keyHighest: "-1"}, {keyHighest: "7", keyFree: "1,,2"}, {keyFree: "1 2"},
 	} {
 		if got, err := Parse(texts); err == nil {
-			t.Errorf("%v parses as %+v", texts, got)
+			t.Errorf("%v parsed as %+v, want an error", texts, got)
 		}
 	}
 	if got, err := Parse(nil); err != nil || !got.Equal(State{}) {
-		t.Errorf("nothing parses as %+v, error %v", got, err)
+		t.Errorf("empty data parsed as %+v, error %v", got, err)
 	}
 }

@@ -137,7 +137,7 @@ func TestIDsAtOnce(t *testing.T) {
 	owners := map[int32]string{}
 	for _, node := range nodes.Items {
 		if other, twice := owners[node.Spec.ID]; twice {
-			t.Errorf("%s and %s have id %d", other, node.Name, node.Spec.ID)
+			t.Errorf("%s and %s share id %d", other, node.Name, node.Spec.ID)
 		}
 		owners[node.Spec.ID] = node.Name
 	}
@@ -145,7 +145,7 @@ func TestIDsAtOnce(t *testing.T) {
 		t.Errorf("%d LBNodes of %d Nodes after %d failures", len(nodes.Items), count, api.failed.Load())
 	}
 	if writes := api.stores.Load(); writes > count*3/4 {
-		t.Errorf("%d writes of what was given for %d nodes", writes, count)
+		t.Errorf("%d writes of allocated ids for %d nodes", writes, count)
 	}
 	keepsID(t, r.ids)
 	state := &corev1.ConfigMap{}
@@ -162,7 +162,7 @@ func TestIDsAtOnce(t *testing.T) {
 		used[id] = struct{}{}
 	}
 	if id, _, _ := known.Observe(used).Allocate(); owners[id] != "" || id <= slices.Max(slices.Collect(maps.Keys(owners))) {
-		t.Errorf("another operator assigns id %d, which %q has or had", id, owners[id])
+		t.Errorf("another operator assigned id %d, which %q already used", id, owners[id])
 	}
 }
 
@@ -176,7 +176,7 @@ func keepsID(t *testing.T, ids *idStore) {
 		}
 	}
 	if slices.Sort(given); len(given) < 3 || given[0] != given[len(given)-1] {
-		t.Errorf("a second request of a node gets %v", given)
+		t.Errorf("concurrent requests of one node returned %v", given)
 	}
 	ids.markCached("late")
 }

@@ -39,7 +39,7 @@ func TestConditionsOfReportsHaveAGeneration(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(report.Status.Conditions) != 3 {
-		t.Errorf("the conditions are %+v", report.Status.Conditions)
+		t.Errorf("conditions = %+v", report.Status.Conditions)
 	}
 	for _, condition := range report.Status.Conditions {
 		if condition.ObservedGeneration != 3 {

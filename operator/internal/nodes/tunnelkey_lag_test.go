@@ -39,9 +39,9 @@ func TestConditionsAreWrittenAtOnce(t *testing.T) {
 		}
 	}
 	if err := allOf(writes); !errors.Is(err, failure) {
-		t.Errorf("one write has failed, and the error is %v", err)
+		t.Errorf("error after one failed write = %v", err)
 	}
 	if most != workers {
-		t.Errorf("%d writes at once, want %d", most, workers)
+		t.Errorf("%d concurrent writes, want %d", most, workers)
 	}
 }

@@ -103,7 +103,7 @@ func (c *cluster) check(t *rapid.T) {
 	for i, from := range c.members {
 		for j, to := range c.members {
 			if !to.does.Takes(from.does.Sending) {
-				t.Fatalf("node%d sends %+v, and node%d does %+v", i, from.does, j, to.does)
+				t.Fatalf("node%d sends with %+v, but node%d accepts %+v", i, from.does, j, to.does)
 			}
 		}
 	}
@@ -185,11 +185,11 @@ func TestEveryChangeTerminates(t *testing.T) {
 			want := tunnelkey.Ring{Accepted: []uint32{round + 1}, Sending: round + 1, Required: true}
 			for i, m := range c.members {
 				if !m.does.Equal(want) {
-					t.Fatalf("round %d: node%d does %+v, want %+v", round, i, m.does, want)
+					t.Fatalf("round %d: node%d has %+v, want %+v", round, i, m.does, want)
 				}
 			}
 			if c.secret.Phase != tunnelkey.Steady {
-				t.Fatalf("round %d: the Secret is %+v", round, c.secret)
+				t.Fatalf("round %d: Secret = %+v", round, c.secret)
 			}
 		}
 	})

@@ -32,25 +32,25 @@ func TestFirst(t *testing.T) {
 	none := flowhash.Seed{}
 	first := First(nil, none, start)
 	if first.Phase != tunnelkey.Publishing || first.Newest().Generation != 1 || first.Sending != 0 || first.Required {
-		t.Errorf("the first State is %+v", first)
+		t.Errorf("first State = %+v", first)
 	}
 	if other := First(nil, none, start); other.Newest().Secret == first.Newest().Secret || other.Seed == first.Seed {
-		t.Error("two States have one secret or seed")
+		t.Error("two States share a secret or seed")
 	}
 	// After a loss no number is reused, and no untagged packets are accepted.
 	again := First([]Node{{Name: "a", Ring: ring(3, true, 3), Served: true}, {Name: "b", Ring: ring(3, false, 3, 7)}}, none, start)
 	if again.Newest().Generation != 8 || !again.Required || again.Sending != 0 {
-		t.Errorf("the State after a loss is %+v", again)
+		t.Errorf("State after a loss = %+v", again)
 	}
 	if first.Seed == none || again.Seed != none {
-		t.Errorf("the seeds are %v, and %v where agents run", first.Seed, again.Seed)
+		t.Errorf("seed = %v, with running agents %v", first.Seed, again.Seed)
 	}
 	if waiting := First([]Node{{Name: "booted"}}, none, start); waiting.Seed == none {
-		t.Error("an agent that waits for the Secret keeps it from having a seed")
+		t.Error("no seed although the only agent waits for the Secret")
 	}
 	for _, nodes := range [][]Node{nil, {{Name: "a"}}} {
 		if kept := First(nodes, first.Seed, start); kept.Seed != first.Seed {
-			t.Errorf("after a loss the seed is %v, was %v", kept.Seed, first.Seed)
+			t.Errorf("seed after a loss = %v, want %v", kept.Seed, first.Seed)
 		}
 	}
 }
@@ -157,13 +157,13 @@ func TestNext(t *testing.T) {
 			next := step.Next
 			if next.Phase != test.phase || next.Sending != test.sending || next.Required != test.required ||
 				!slices.Equal(tunnelkey.Adopt(tunnelkey.Ring{}, next).Accepted, test.accepted) {
-				t.Errorf("next is %+v, want %+v", next, test)
+				t.Errorf("next State = %+v, want %+v", next, test)
 			}
 			if !slices.Equal(step.WaitingFor, test.waits) || !slices.Equal(step.Unconfirmed, test.left) || step.RequeueAfter != test.again {
-				t.Errorf("step is %+v, want %+v", step, test)
+				t.Errorf("step = %+v, want %+v", step, test)
 			}
 			if !test.state.Equal(&before) {
-				t.Error("the State that was given has changed")
+				t.Error("the input State was modified")
 			}
 			if changed := !next.Equal(test.state); changed != next.Since.After(start) {
 				t.Errorf("changed: %t, since %s", changed, next.Since)
@@ -175,6 +175,6 @@ func TestNext(t *testing.T) {
 func TestNoLifetime(t *testing.T) {
 	step := Next(state(tunnelkey.Steady, 1, true, 1), nil, Settings{NodeTimeout: time.Hour}, false, start.Add(1e6*time.Hour))
 	if step.Next.Phase != tunnelkey.Steady || step.RequeueAfter != 0 {
-		t.Errorf("step is %+v", step)
+		t.Errorf("step = %+v", step)
 	}
 }

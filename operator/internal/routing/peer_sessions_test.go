@@ -81,7 +81,7 @@ func TestCounts(t *testing.T) {
 			}
 			got := counts([]millracev1beta1.LBPeer{*test.peer}, []corev1.Node{*nodeOf("n1", "a"), *nodeOf("n2", "b")}, reports)
 			if got[0] != test.want {
-				t.Errorf("counts are %+v, want %+v", got[0], test.want)
+				t.Errorf("sessions = %+v, want %+v", got[0], test.want)
 			}
 		})
 	}
@@ -141,6 +141,6 @@ func TestFlappingSessionCounts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := fmt.Sprintf("%+v", *peer.Status.Sessions), "{Established:1 Desired:2}"; got != want {
-		t.Errorf("counts are %s, want %s", got, want)
+		t.Errorf("sessions = %s, want %s", got, want)
 	}
 }

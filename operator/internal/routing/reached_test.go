@@ -43,7 +43,7 @@ func TestPathsVerified(t *testing.T) {
 			}
 			peer.Spec.Canaries = nil
 			if setReached(peer, test.verdicts); len(peer.Status.Conditions) > 0 {
-				t.Errorf("conditions %+v without canaries, want none", peer.Status.Conditions)
+				t.Errorf("conditions = %+v without canaries, want none", peer.Status.Conditions)
 			}
 		})
 	}

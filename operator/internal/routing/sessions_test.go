@@ -85,7 +85,7 @@ func TestSessionEvents(t *testing.T) {
 	w.expect("")
 	w.now = w.now.Add(time.Minute)
 	if wait := w.see(true); wait != sessionPause-time.Minute {
-		t.Errorf("looks again after %s", wait)
+		t.Errorf("next check after %s", wait)
 	}
 	w.expect("")
 	w.now = w.now.Add(sessionPause)

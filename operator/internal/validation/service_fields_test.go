@@ -33,6 +33,6 @@ func testTargetPort(t *testing.T) {
 	port := ipam.Port{Number: 3, Protocol: "SCTP"}
 	if !isReported || len(result.Ports) != 2 || result.Ports[0] != (PortError{v4, port, millracev1beta1.ReasonUnsupported}) ||
 		result.Ports[1] != (PortError{v6, port, millracev1beta1.ReasonUnsupported}) {
-		t.Errorf("the result is %+v", result)
+		t.Errorf("result = %+v", result)
 	}
 }

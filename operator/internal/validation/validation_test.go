@@ -179,16 +179,16 @@ func TestHosts(t *testing.T) {
 		Addresses: []Address{{Addr: v4, Host: `Node "node1"`}, {Addr: v6}},
 	}, Inputs{})
 	if len(result.Problems) != 3 || result.Problems[0].Reason != millracev1beta1.ReasonOccupied {
-		t.Errorf("problems are %+v", result.Problems)
+		t.Errorf("problems = %+v", result.Problems)
 	}
 	if got := result.Announcements[0].Problem; got != result.Problems[0] {
-		t.Errorf("the announcement has the problem %+v", got)
+		t.Errorf("problem of the announcement = %+v", got)
 	}
 	want := []PortError{
 		{v4, ipam.Port{Number: 80, Protocol: "TCP"}, millracev1beta1.ReasonOccupied},
 		{v4, ipam.Port{Number: 53, Protocol: "UDP"}, millracev1beta1.ReasonOccupied},
 	}
 	if !slices.Equal(result.Ports, want) {
-		t.Errorf("ports are %v, want %v", result.Ports, want)
+		t.Errorf("ports = %v, want %v", result.Ports, want)
 	}
 }

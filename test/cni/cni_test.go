@@ -119,12 +119,12 @@ func TestForgottenTCP(t *testing.T) {
 			case err := <-ended:
 				running = false
 				if err != nil {
-					t.Errorf("%s, while conntrack was emptied %d times: %v", vip, flushes, err)
+					t.Errorf("%s, conntrack flushed %d times: %v", vip, flushes, err)
 				}
 			default:
 			}
 		}
-		t.Logf("%s: conntrack was emptied %d times", vip, flushes)
+		t.Logf("%s: conntrack was flushed %d times", vip, flushes)
 	}
 }
 
@@ -200,7 +200,7 @@ func admitted(t *testing.T, vips []netip.Addr, want bool) {
 				return err
 			}
 			if load.Requests == 0 || want && load.Errors > 0 || !want && load.Errors < load.Requests {
-				return fmt.Errorf("%d of %d datagrams to %s failed, admitted is to be %t", load.Errors, load.Requests, vip, want)
+				return fmt.Errorf("%d of %d datagrams to %s failed, want admitted = %t", load.Errors, load.Requests, vip, want)
 			}
 			return nil
 		})
@@ -249,7 +249,7 @@ spec:
 // Policies match the client's address. Source ranges and policy must both admit it.
 func TestNetworkPolicy(t *testing.T) {
 	if !slices.Contains(hasPolicies, cni()) {
-		t.Skipf("the CNI %q has no network policies", cni())
+		t.Skipf("CNI %q does not support network policies", cni())
 	}
 	cleanUp := func() {
 		_, err := cluster.Kubectl(context.Background(), "delete", "networkpolicy", "clients", "--ignore-not-found")

@@ -84,7 +84,7 @@ func connected(ctx context.Context) error {
 					return err
 				})
 				if err != nil {
-					return fmt.Errorf("the CNI %q is not ready: a pod on %s does not reach %s on %s: %w", cni(), from, url, to, err)
+					return fmt.Errorf("CNI %q is not ready: a pod on %s cannot reach %s on %s: %w", cni(), from, url, to, err)
 				}
 			}
 		}

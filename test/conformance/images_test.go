@@ -46,7 +46,7 @@ func images() ([]string, error) {
 		return err
 	})
 	if err == nil && len(names) == 0 {
-		err = errors.New("the tests name no image")
+		err = errors.New("the tests reference no image")
 	}
 	slices.Sort(names)
 	return slices.Compact(names), err
@@ -59,7 +59,7 @@ func loadImages(ctx context.Context, cluster *harness.Cluster) (err error) {
 	}
 	directory, err := os.MkdirTemp("", "millrace-conformance-*")
 	if err != nil {
-		return fmt.Errorf("build the tests' images: %w", err)
+		return fmt.Errorf("build the images of the tests: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(directory)) }()
 	contents := map[string][]byte{}
@@ -73,7 +73,7 @@ func loadImages(ctx context.Context, cluster *harness.Cluster) (err error) {
 		program, _, _ := strings.Cut(path.Base(name), ":")
 		content, known := contents[program]
 		if !known {
-			return fmt.Errorf("the tests name the image %s, of which there is no program", name)
+			return fmt.Errorf("the tests reference image %s, for which no program exists", name)
 		}
 		archive := filepath.Join(directory, fmt.Sprintf("image-%d.tar", i))
 		args = append(args, archive)

@@ -73,10 +73,10 @@ func onTheClient(ctx context.Context, cluster *harness.Cluster) int {
 func run(ctx context.Context, cluster *harness.Cluster) error {
 	program, err := os.Executable()
 	if err != nil {
-		return fmt.Errorf("find the tests' own program: %w", err)
+		return fmt.Errorf("locate the test program: %w", err)
 	}
 	if err := os.MkdirAll(filepath.Join(cluster.Root(), "dist", "conformance"), 0o755); err != nil {
-		return fmt.Errorf("create the directory of the report: %w", err)
+		return fmt.Errorf("create the report directory: %w", err)
 	}
 	args := []string{
 		"exec", "client", "--", "env", onClient + "=" + cluster.Root(), "KUBECONFIG=" + cluster.Kubeconfig(), program,

@@ -113,7 +113,7 @@ func TestCanaryReportsNoFalseAlarm(t *testing.T) {
 		for _, c := range canaries {
 			alarms, _ := reported.alarms(seen, c.peer)
 			if len(alarms) > 0 {
-				t.Errorf("%s after the start, %s: %q", time.Since(began).Round(time.Second), what, alarms)
+				t.Errorf("%s after the start, %s: alarms %q", time.Since(began).Round(time.Second), what, alarms)
 			}
 		}
 		_, seen = reported.alarms(seen, "")
@@ -127,7 +127,7 @@ func TestCanaryReportsNoFalseAlarm(t *testing.T) {
 	for _, c := range canaries {
 		eventually(t, 20*time.Second, func(context.Context) error {
 			if alarms, _ := reported.alarms(seen, c.peer); len(alarms) == 0 {
-				return fmt.Errorf("the fault of LBPeer %s was not seen", c.peer)
+				return fmt.Errorf("the fault of LBPeer %s was not detected", c.peer)
 			}
 			return nil
 		})
@@ -149,7 +149,7 @@ func clearSession(t *testing.T, neighbor string) {
 		}
 		for address, times := range before {
 			if (neighbor == "*" || neighbor == address) && now[address] <= times {
-				return fmt.Errorf("the session with %s was established %d times, as before it was cleared", address, times)
+				return fmt.Errorf("the session with %s was established %d times, no more than before it was cleared", address, times)
 			}
 		}
 		return nil
@@ -169,7 +169,7 @@ func establishments(ctx context.Context) (map[string]int, error) {
 	}
 	var neighbors map[string]json.RawMessage
 	if err := json.Unmarshal(raw, &neighbors); err != nil {
-		return nil, fmt.Errorf("read the neighbors of router1: %w: %s", err, raw)
+		return nil, fmt.Errorf("parse the neighbors of router1: %w: %s", err, raw)
 	}
 	times := map[string]int{}
 	for address, text := range neighbors {

@@ -56,7 +56,7 @@ func TestCanaryReportsFilteredRoute(t *testing.T) {
 		eventually(t, 20*time.Second, func(ctx context.Context) error {
 			condition, err := c.condition(ctx)
 			if err == nil && condition != nil {
-				err = fmt.Errorf("without canaries LBPeer %s has the condition %+v", c.peer, condition)
+				err = fmt.Errorf("condition of LBPeer %s without canaries = %+v", c.peer, condition)
 			}
 			return err
 		})
@@ -118,7 +118,7 @@ func reachedThroughRouter(t *testing.T, limit time.Duration, want metav1.Conditi
 				return err
 			}
 			if condition == nil || condition.Status != want || condition.Reason != reason || !strings.Contains(condition.Message, node) {
-				return fmt.Errorf("LBPeer %s has the condition %+v, want %s with reason %s and %q", c.peer, condition, want, reason, node)
+				return fmt.Errorf("condition of LBPeer %s = %+v, want %s with reason %s and %q", c.peer, condition, want, reason, node)
 			}
 			return nil
 		})

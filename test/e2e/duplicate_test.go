@@ -76,7 +76,7 @@ func TestDuplicateAddress(t *testing.T) {
 			}
 			unique := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionUnique)
 			if unique == nil || unique.Reason != millracev1beta1.ReasonDuplicateAddress || !strings.Contains(unique.Message, mac) {
-				return fmt.Errorf("VIP %s has the condition %+v, want one that names %s", vip, unique, mac)
+				return fmt.Errorf("condition of VIP %s = %+v, want one that contains %s", vip, unique, mac)
 			}
 			return cluster.RoutedTo(ctx, "router1", vip)
 		})
@@ -88,7 +88,7 @@ func TestDuplicateAddress(t *testing.T) {
 		}
 		served := meta.FindStatusCondition(object.Status.Conditions, millracev1beta1.ConditionServed)
 		if served == nil || served.Reason != millracev1beta1.ReasonDuplicateAddress {
-			return fmt.Errorf("the Service has the condition %+v", served)
+			return fmt.Errorf("condition of the Service = %+v", served)
 		}
 		return nil
 	})

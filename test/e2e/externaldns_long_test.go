@@ -89,7 +89,7 @@ func TestExternalDNS(t *testing.T) {
 		records := strings.Split(strings.TrimSpace(string(out)), "\n")
 		slices.Sort(records)
 		if !slices.Equal(records, want) {
-			return fmt.Errorf("ExternalDNS creates %q, want %q", records, want)
+			return fmt.Errorf("records of ExternalDNS = %q, want %q", records, want)
 		}
 		return nil
 	})
@@ -102,7 +102,7 @@ func externalDNS(t *testing.T) string {
 	build.Dir = filepath.Join(cluster.Root(), "hack", "tools", "externaldns")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("building ExternalDNS' sources: %v: %s", err, out)
+		t.Fatalf("build ExternalDNS: %v: %s", err, out)
 	}
 	return program
 }
@@ -139,7 +139,7 @@ func wantedRecords(ctx context.Context) ([]string, error) {
 	for name, addresses := range behind {
 		for _, address := range addresses {
 			if !vips[address] {
-				return nil, fmt.Errorf("%s has %s, which is no VIP of a Service", name, address)
+				return nil, fmt.Errorf("%s has %s, which is not the VIP of a Service", name, address)
 			}
 			kind := "A"
 			if strings.Contains(address, ":") {
@@ -149,7 +149,7 @@ func wantedRecords(ctx context.Context) ([]string, error) {
 		}
 	}
 	if len(behind) != 2 {
-		return nil, fmt.Errorf("not both have addresses: %v", behind)
+		return nil, fmt.Errorf("not both names have addresses: %v", behind)
 	}
 	slices.Sort(records)
 	return records, nil

@@ -77,7 +77,7 @@ func wipeFlows(t *testing.T, node string) {
 	var wiped map[string]int
 	flowsOn(t, node, &wiped, "wipe")
 	if wiped["connections4"] == 0 || wiped["connections6"] == 0 {
-		t.Errorf("%s had no connections to wipe: %v", node, wiped)
+		t.Errorf("%s has no connections to clear: %v", node, wiped)
 	}
 }
 
@@ -100,7 +100,7 @@ func killAgents(t *testing.T, nodes ...string) {
 		after := agentRestarts(t)
 		for _, node := range nodes {
 			if after[node] <= before[node] {
-				return fmt.Errorf("the agent of %s has not been restarted", node)
+				return fmt.Errorf("the agent of %s was not restarted", node)
 			}
 		}
 		return nil
@@ -136,11 +136,11 @@ func upgradeAgents(t *testing.T) {
 		after := attachedPrograms(t, node)
 		for name, tag := range before[node] {
 			if after[name] == tag || after[name] == "" {
-				t.Errorf("%s: program %s was %s and is %s after the upgrade", node, name, tag, after[name])
+				t.Errorf("%s: tag of program %s changed from %s to %s after the upgrade", node, name, tag, after[name])
 			}
 		}
 		if len(before[node]) == 0 || len(after) != len(before[node]) {
-			t.Errorf("%s: programs are %v, were %v", node, after, before[node])
+			t.Errorf("%s: programs %v, previously %v", node, after, before[node])
 		}
 	}
 }
@@ -184,9 +184,9 @@ func floodSYN(t *testing.T, s service) {
 		group.Go(func() error {
 			flood, err := cluster.FloodSYN(ctx, vip, source, floodRate, floodTime)
 			if err == nil && (flood.Packets < int64(floodRate*floodTime.Seconds()/4)) {
-				err = fmt.Errorf("only %d SYNs were sent to %s in %.0f s", flood.Packets, vip, flood.Seconds)
+				err = fmt.Errorf("only %d SYNs were sent to %s within %.0f s", flood.Packets, vip, flood.Seconds)
 			}
-			t.Logf("SYN flood of %s: %d packets in %.1f s", vip, flood.Packets, flood.Seconds)
+			t.Logf("SYN flood to %s: %d packets within %.1f s", vip, flood.Packets, flood.Seconds)
 			return err
 		})
 		group.Go(func() error {
@@ -231,7 +231,7 @@ func TestConnectionsSurviveNodes(t *testing.T) {
 	for _, node := range nodeNames {
 		var wiped map[string]int
 		flowsOn(t, node, &wiped, "wipe", "exceptions")
-		t.Logf("%s: exceptions wiped: %v", node, wiped)
+		t.Logf("%s: overrides cleared: %v", node, wiped)
 	}
 	h.survived(t, "exceptions wiped")
 
@@ -257,6 +257,6 @@ func TestConnectionsSurviveScaling(t *testing.T) {
 	report, err := h.tcp.Check()
 	must(t, err)
 	if report.Live == 0 {
-		t.Error("no connection is left: none was to a pod that lives")
+		t.Error("no connection is left to a running pod")
 	}
 }

@@ -63,7 +63,7 @@ func nodeReady(ctx context.Context, name string, want corev1.ConditionStatus) er
 			if condition.Status == want {
 				return nil
 			}
-			return fmt.Errorf("node %s: Ready is %s, want %s", name, condition.Status, want)
+			return fmt.Errorf("node %s: Ready = %s, want %s", name, condition.Status, want)
 		}
 	}
 	return fmt.Errorf("node %s has no condition Ready", name)
@@ -81,12 +81,12 @@ func reportReady(ctx context.Context, name string, want metav1.ConditionStatus) 
 		return fmt.Errorf("LBNodeReport %s has no condition Ready", name)
 	}
 	if ready.Status != want {
-		return fmt.Errorf("LBNodeReport %s: Ready is %s (%s: %s), want %s",
+		return fmt.Errorf("LBNodeReport %s: Ready = %s (%s: %s), want %s",
 			name, ready.Status, ready.Reason, ready.Message, want)
 	}
 	node := meta.FindStatusCondition(report.Status.Conditions, millracev1beta1.ConditionNodeReady)
 	if isReported := node != nil; isReported != (want == metav1.ConditionUnknown) {
-		return fmt.Errorf("LBNodeReport %s: Ready is %s, and its condition NodeReady is %v", name, want, node)
+		return fmt.Errorf("LBNodeReport %s: Ready = %s, NodeReady = %v", name, want, node)
 	}
 	return nil
 }

@@ -57,14 +57,14 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 	must(t, err)
 	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(previous)
 	if pid == nil {
-		t.Fatalf("node1: no process among\n%s", previous)
+		t.Fatalf("node1: no process in\n%s", previous)
 	}
 	_, err = cluster.Exec(t.Context(), "node1", "kill", "-KILL", pid[1])
 	must(t, err)
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		now, err := onlyProxy(ctx, "node1", port)
 		if err == nil && strings.Contains(now, pid[0]) {
-			err = errors.New("node1: the former kube-proxy lives")
+			err = errors.New("node1: the previous kube-proxy is still running")
 		}
 		return err
 	})
@@ -74,7 +74,7 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 func onlyProxy(ctx context.Context, node, port string) (string, error) {
 	out, err := cluster.Exec(ctx, node, "ss", "-Hltnp", "sport", "=", ":"+port)
 	if err == nil && (strings.Count(string(out), "\n") != 2 || strings.Contains(string(out), "lbagent")) {
-		err = fmt.Errorf("%s: want one listener for each family, none of them the agent:\n%s", node, out)
+		err = fmt.Errorf("%s: want one listener per family, none of them the agent:\n%s", node, out)
 	}
 	return string(out), err
 }
@@ -92,7 +92,7 @@ func internal(t *testing.T, name string) []string {
 		}
 	}
 	if len(addresses) != 2 {
-		t.Fatalf("%s has the addresses %v, want one of each family", name, addresses)
+		t.Fatalf("addresses of %s = %v, want one of each family", name, addresses)
 	}
 	return addresses
 }
@@ -107,10 +107,10 @@ func healthOf(ctx context.Context, node, address string, pods int) error {
 		LocalEndpoints int
 	}
 	if err := json.Unmarshal(out, &answer); err != nil {
-		return fmt.Errorf("%s answers %q: %w", node, out, err)
+		return fmt.Errorf("%s: response %q: %w", node, out, err)
 	}
 	if answer.Service.Name != "health" || answer.LocalEndpoints != pods {
-		return fmt.Errorf("%s answers %+v, want %d pods", node, answer, pods)
+		return fmt.Errorf("%s: response %+v, want %d pods", node, answer, pods)
 	}
 	return nil
 }

@@ -57,7 +57,7 @@ func podsLeft(t *testing.T, pods int) {
 	eventually(t, 90*time.Second, func(ctx context.Context) error {
 		live, all, err := cluster.LivePods(ctx, "default", "app=hold")
 		if err == nil && (len(live) != pods || all != pods) {
-			err = fmt.Errorf("%d pods live and %d exist, want %d", len(live), all, pods)
+			err = fmt.Errorf("%d pods are running and %d exist, want %d", len(live), all, pods)
 		}
 		return err
 	})
@@ -143,21 +143,21 @@ func (h *holders) survived(t *testing.T, event string) {
 			continue
 		}
 		if left == 0 {
-			t.Logf("%s: %d UDP flows went from %s, which lives, to %s", event, movement.Flows, movement.From, movement.To)
+			t.Logf("%s: %d UDP flows moved from running pod %s to %s", event, movement.Flows, movement.From, movement.To)
 		}
 		left += movement.Flows
 	}
-	t.Logf("%-28s %4d connections live, %3d broken, %d of them with a pod that lives, longest gap %4.1f s; %d UDP flows: %5d changed pod, %d of them left one that lives, %d datagrams lost",
+	t.Logf("%-28s %4d connections open, %3d broken, %d of them to a running pod, longest gap %4.1f s; %d UDP flows: %5d changed pod, %d of them left a running pod, %d datagrams lost",
 		event+":", tcp.Live, len(tcp.Broken), broken, tcp.LongestGap, udp.Flows, moved, left, udp.Lost-h.lost)
 	h.lost = udp.Lost
 	if broken > 0 {
-		t.Errorf("%s: %d connections broke whose pod lives", event, broken)
+		t.Errorf("%s: %d connections to running pods broke", event, broken)
 	}
 	if left > 0 {
-		t.Errorf("%s: %d UDP flows left a pod that lives", event, left)
+		t.Errorf("%s: %d UDP flows left a running pod", event, left)
 	}
 	if udp.Silent > 0 {
-		t.Errorf("%s: %d UDP flows get no answer (per path: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
+		t.Errorf("%s: %d UDP flows receive no reply (per path: %v): %q", event, udp.Silent, udp.SilentPerPath, udp.FirstErrors)
 		cluster.SaveLogs(t.Context(), "e2e")
 	}
 }

@@ -38,7 +38,7 @@ func TestConnectionsSurviveHungAgent(t *testing.T) {
 	h.survived(t, "the agent of node2 hangs, and routers have left it")
 	eventually(t, 3*time.Minute, func(context.Context) error {
 		if agentRestarts(t)["node2"] == before {
-			return fmt.Errorf("the agent of node2 hangs, and the kubelet has not restarted it")
+			return fmt.Errorf("the kubelet has not restarted the hung agent of node2")
 		}
 		return nil
 	})
@@ -47,7 +47,7 @@ func TestConnectionsSurviveHungAgent(t *testing.T) {
 	must(t, group.Wait())
 	for vip, load := range loads {
 		if load.Requests < 9000 {
-			t.Errorf("%s: only %d requests were sent in 110 s at 100/s", vip, load.Requests)
+			t.Errorf("%s: only %d requests were sent within 110 s at 100/s", vip, load.Requests)
 		}
 		if load.Errors != 0 {
 			t.Errorf("%s: %d of %d requests failed: %q", vip, load.Errors, load.Requests, load.FirstErrors)

@@ -50,7 +50,7 @@ func TestIdleWritesNothing(t *testing.T) {
 			return err
 		}
 		if !maps.Equal(last, now) {
-			err = fmt.Errorf("writes go on: %v, then %v", last, now)
+			err = fmt.Errorf("writes continue: %v, then %v", last, now)
 			last, since = now, time.Now()
 			return err
 		}
@@ -112,7 +112,7 @@ func allAnnounced(ctx context.Context) error {
 		return err
 	}
 	if len(reports.Items) == 0 {
-		return errors.New("there are no LBNodeReports")
+		return errors.New("no LBNodeReports exist")
 	}
 	for _, report := range reports.Items {
 		if announced := int(report.Status.VIPs.Announced); announced < manyServices {
@@ -168,7 +168,7 @@ func writes(ctx context.Context) (map[string]int, error) {
 		counts[labels["verb"]+" "+labels["resource"]+"/"+labels["subresource"]] += int(value)
 	}
 	if !found {
-		return nil, fmt.Errorf("the API server's metrics have no apiserver_request_total")
+		return nil, fmt.Errorf("apiserver_request_total is missing in the metrics of the API server")
 	}
 	return counts, nil
 }

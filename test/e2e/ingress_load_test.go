@@ -116,17 +116,17 @@ func (l *webLoad) during(event string, ends bool, f func(context.Context) error)
 			t.Logf("%5.1f s to %5.1f s: %-9s %5d requests, %d failed, p50 %5.1f ms, p99 %6.1f ms, max %7.1f ms, %d streams reopened, %d messages resent",
 				report.From, report.To, name, kind.Requests, kind.Failed, kind.P50, kind.P99, kind.Max, kind.Reopened, kind.Resent)
 			for _, end := range kind.FirstEnds {
-				t.Logf("%s: a stream ended at %.1f s: %s", name, end.At, end.Error)
+				t.Logf("%s: a stream was closed at %.1f s: %s", name, end.At, end.Error)
 			}
 			if kind.Failed > 0 {
 				t.Errorf("%s: %d of %d requests failed: %v", name, kind.Failed, kind.Requests, kind.FirstFailures)
 			}
 			if kind.Reopened > 0 && !ends {
-				t.Errorf("%s: %d streams ended, and their proxies and pods live", name, kind.Reopened)
+				t.Errorf("%s: %d streams were closed although their proxies and pods are running", name, kind.Reopened)
 			}
 			// A starved client would prove nothing.
 			if want := int((report.To - report.From) * webRate / 2); kind.Requests < want {
-				t.Errorf("%s: %d requests, want %d at least", name, kind.Requests, want)
+				t.Errorf("%s: %d requests, want at least %d", name, kind.Requests, want)
 			}
 		}
 	})
@@ -225,7 +225,7 @@ func onlyPods(ctx context.Context, namespace, selector string, pods int) error {
 	return harness.Eventually(ctx, 2*time.Minute, func(ctx context.Context) error {
 		live, all, err := cluster.LivePods(ctx, namespace, selector)
 		if err == nil && (len(live) != pods || all != pods) {
-			err = fmt.Errorf("%d pods live and %d exist, want %d", len(live), all, pods)
+			err = fmt.Errorf("%d pods are running and %d exist, want %d", len(live), all, pods)
 		}
 		return err
 	})

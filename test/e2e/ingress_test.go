@@ -87,12 +87,12 @@ func ingressAddresses(t *testing.T, name string) []netip.Addr {
 			}
 			vip, err := netip.ParseAddr(point.IP)
 			if err != nil || !slices.Equal(ports, []int32{80, 443}) {
-				return fmt.Errorf("the Ingress is at %q with the ports %v: %w", point.IP, ports, err)
+				return fmt.Errorf("Ingress address = %q, ports = %v: %w", point.IP, ports, err)
 			}
 			vips = append(vips, vip)
 		}
 		if len(vips) != 2 || vips[0].Is4() == vips[1].Is4() {
-			return fmt.Errorf("the Ingress is at %v, want one address of each family", vips)
+			return fmt.Errorf("Ingress addresses = %v, want one of each family", vips)
 		}
 		return nil
 	})
@@ -120,7 +120,7 @@ func testSites(t *testing.T, vips []netip.Addr, ca string) {
 		for _, trusted := range []string{"", ca} {
 			load, err := cluster.Visit(t.Context(), harness.Site{Host: "other.example.com", VIP: vip, CA: trusted}, 5)
 			if err == nil && load.Errors != load.Requests {
-				t.Errorf("a host without an owner is answered at %s, TLS %v: %+v", vip, trusted != "", load)
+				t.Errorf("a host without an owner is served at %s, TLS %v: %+v", vip, trusted != "", load)
 			}
 		}
 	}
@@ -197,7 +197,7 @@ func testProxiesReplaced(t *testing.T, vips []netip.Addr, ca string) {
 		return harness.Eventually(ctx, time.Minute, func(ctx context.Context) error {
 			_, all, err := cluster.LivePods(ctx, "millrace-system", "app.kubernetes.io/component=proxy")
 			if err == nil && all != 2 {
-				err = fmt.Errorf("there are %d proxies, want 2", all)
+				err = fmt.Errorf("%d proxies, want 2", all)
 			}
 			return err
 		})
@@ -210,14 +210,14 @@ func testRights(t *testing.T) {
 		// The command fails for the answer "no", too.
 		out, err := cluster.Kubectl(t.Context(), "auth", "can-i", verb, "secrets", "--all-namespaces", "--as", account)
 		if answer := strings.TrimSpace(string(out)); answer != "no" {
-			t.Errorf("whether proxies may %s Secrets: %q (%v)", verb, answer, err)
+			t.Errorf("kubectl auth can-i %s secrets = %q (%v), want no", verb, answer, err)
 		}
 	}
 	tokens := kubectl(t, "-n", "millrace-system", "get", "pods", "-l", "app.kubernetes.io/component=proxy",
 		"-o", "jsonpath={.items[*].spec.volumes[*].projected.sources[*].serviceAccountToken.audience}")
 	for _, audience := range strings.Fields(tokens) {
 		if audience != "millrace-gateway" {
-			t.Errorf("a proxy has a token for %q", audience)
+			t.Errorf("a proxy has a token for audience %q", audience)
 		}
 	}
 }

@@ -77,11 +77,11 @@ func putStatus[T any](ctx context.Context, token *harness.Token, kind, name stri
 func refused(t *testing.T, what string, err error) {
 	t.Helper()
 	if err == nil {
-		t.Errorf("the agent was allowed to touch %s", what)
+		t.Errorf("the agent was allowed to access %s", what)
 		return
 	}
 	reason := strings.ToLower(err.Error())
 	if !strings.Contains(reason, "forbidden") && !strings.Contains(reason, "denied") {
-		t.Errorf("%s: refused for another reason: %v", what, err)
+		t.Errorf("%s: denied for an unexpected reason: %v", what, err)
 	}
 }

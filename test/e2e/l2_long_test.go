@@ -39,7 +39,7 @@ func (s service) keeps(t *testing.T, hold *harness.Hold, what string, f func(con
 	t.Helper()
 	load, err := cluster.RequestsWhile(t.Context(), s.ipv4, 200, f)
 	must(t, err)
-	t.Logf("%s: %d requests, %d failed, %.1f ms the slowest but one of a hundred", what, load.Requests, load.Errors, load.P99)
+	t.Logf("%s: %d requests, %d failed, p99 %.1f ms", what, load.Requests, load.Errors, load.P99)
 	if load.Errors > 0 || load.Requests == 0 {
 		t.Errorf("%s: %d of %d requests failed: %q", what, load.Errors, load.Requests, load.FirstErrors)
 	}

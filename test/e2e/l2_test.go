@@ -64,7 +64,7 @@ func l2Service(t *testing.T) (s service, leader string) {
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		names, err := cluster.Kubectl(ctx, "get", "vip", l2IPv4, millracev1beta1.VIPName(s.ipv6), "-o", "jsonpath={.items[*].status.l2Node}")
 		if err == nil && string(names) != leader+" "+leader {
-			err = fmt.Errorf("kubectl get vip names %q, want %s for both", names, leader)
+			err = fmt.Errorf("kubectl get vip shows %q, want %s for both", names, leader)
 		}
 		return err
 	})
@@ -112,9 +112,9 @@ func TestL2(t *testing.T) {
 	must(t, err)
 	after := s.left(t, leader)
 	result := <-loaded
-	t.Logf("%s died: %s answer, requests failed for %.0f ms (%d of %d)", leader, after, result.load.Gap, result.load.Errors, result.load.Requests)
+	t.Logf("%s was killed: nodes %s answer, requests failed for %.0f ms (%d of %d)", leader, after, result.load.Gap, result.load.Errors, result.load.Requests)
 	if gap := time.Duration(result.load.Gap * float64(time.Millisecond)); gap > l2Gap || result.load.Requests < 2000 {
-		t.Errorf("requests failed for %s, want %s at most: %+v, %v", gap, l2Gap, result.load, result.err)
+		t.Errorf("requests failed for %s, want at most %s: %+v, %v", gap, l2Gap, result.load, result.err)
 	}
 	unbroken(t, hold, "the death of "+leader)
 	_, err = cluster.Run(t.Context(), "node", "start", leader)
@@ -129,7 +129,7 @@ func unbroken(t *testing.T, hold *harness.Hold, what string) {
 	report, err := hold.Check()
 	must(t, err)
 	if len(report.Broken) > 0 || report.Live != heldConnections {
-		t.Errorf("%s: %d connections live, %d are broken: %q", what, report.Live, len(report.Broken), report.FirstErrors)
+		t.Errorf("%s: %d connections open, %d broken: %q", what, report.Live, len(report.Broken), report.FirstErrors)
 	}
 }
 
@@ -142,7 +142,7 @@ func (s service) leader(t *testing.T, wanted string) (node string) {
 			return err
 		}
 		if node = nodes[0]; nodes[1] != node || wanted != "" && node != wanted {
-			return fmt.Errorf("%s answer, want one: %s", nodes, wanted)
+			return fmt.Errorf("nodes %s answer, want one: %s", nodes, wanted)
 		}
 		return nil
 	})
@@ -154,7 +154,7 @@ func (s service) left(t *testing.T, previous string) (nodes []string) {
 	t.Helper()
 	eventually(t, 60*time.Second, func(ctx context.Context) (err error) {
 		if nodes, err = s.answering(ctx); err == nil && slices.Contains(nodes, previous) {
-			err = fmt.Errorf("%s answers still: %s", previous, nodes)
+			err = fmt.Errorf("%s still answers: %s", previous, nodes)
 		}
 		return err
 	})
@@ -169,14 +169,14 @@ func (s service) probed(t *testing.T) {
 		must(t, err)
 		fields := strings.Fields(string(known))
 		if len(fields) < 5 {
-			t.Fatalf("the router does not know %s: %q", vip, known)
+			t.Fatalf("no neighbor entry for %s on the router: %q", vip, known)
 		}
 		_, err = cluster.Exec(t.Context(), "router1", append(append([]string{"ip", "neigh", "change"}, fields[:5]...), "nud", "probe")...)
 		must(t, err)
 		eventually(t, 10*time.Second, func(ctx context.Context) error {
 			known, err := cluster.Exec(ctx, "router1", "ip", "neigh", "show", "to", vip.String())
 			if err == nil && !strings.Contains(string(known), "REACHABLE") {
-				err = fmt.Errorf("%s did not answer the router, which queried only this node: %q", vip, known)
+				err = fmt.Errorf("%s did not answer the unicast request of the router: %q", vip, known)
 			}
 			return err
 		})
@@ -197,7 +197,7 @@ func (s service) outlivesHungAgent(t *testing.T, leader string) {
 	must(t, err)
 	agent := regexp.MustCompile(`"lbagent",pid=(\d+),`).FindStringSubmatch(string(listeners))
 	if agent == nil {
-		t.Fatalf("%s: no agent among\n%s", leader, listeners)
+		t.Fatalf("%s: no agent in\n%s", leader, listeners)
 	}
 	signal := func(ctx context.Context, name string) error {
 		_, err := cluster.Exec(ctx, leader, "kill", "-"+name, agent[1])
@@ -210,14 +210,14 @@ func (s service) outlivesHungAgent(t *testing.T, leader string) {
 		var nodes []string
 		eventually(t, time.Minute, func(ctx context.Context) (err error) {
 			if nodes, err = s.claiming(ctx); err == nil && !holds(nodes) {
-				err = fmt.Errorf("%s: %s answer", what, nodes)
+				err = fmt.Errorf("%s: nodes %s answer", what, nodes)
 			}
 			return err
 		})
 		after := time.Since(began)
-		t.Logf("%s: after %s %s answer", what, after, nodes)
+		t.Logf("%s: after %s nodes %s answer", what, after, nodes)
 		if after > limit {
-			t.Errorf("%s: %s answered only after %s, want %s at most", what, nodes, after, limit)
+			t.Errorf("%s: nodes %s answer only after %s, want at most %s", what, nodes, after, limit)
 		}
 	}
 	must(t, signal(t.Context(), "STOP"))
@@ -255,7 +255,7 @@ func (s service) answering(ctx context.Context) (nodes []string, err error) {
 		fields := strings.Fields(string(raw))
 		at := slices.Index(fields, "lladdr")
 		if at < 0 || at+1 >= len(fields) {
-			return nil, fmt.Errorf("the router does not know %s: %q", vip, raw)
+			return nil, fmt.Errorf("no neighbor entry for %s on the router: %q", vip, raw)
 		}
 		node, err := nodeOf(ctx, fields[at+1])
 		if err != nil {
@@ -274,5 +274,5 @@ func nodeOf(ctx context.Context, mac string) (string, error) {
 			return node, nil
 		}
 	}
-	return "", fmt.Errorf("no node has the hardware address %s", mac)
+	return "", fmt.Errorf("no node has MAC address %s", mac)
 }

@@ -47,7 +47,7 @@ func TestLayer4Routes(t *testing.T) {
 		eventually(t, time.Minute, func(ctx context.Context) error { return cluster.RoutedTo(ctx, "router1", vip, 1, 2, 3) })
 	}
 	if pods := kubectl(t, "get", "pods,deployments", "-l", "gateway.networking.k8s.io/gateway-name=layer4", "-o", "name"); pods != "" {
-		t.Errorf("a Gateway of layer 4 has proxies: %s", pods)
+		t.Errorf("a layer 4 Gateway has proxies: %s", pods)
 	}
 	t.Run("weights", func(t *testing.T) { layer4Weights(t, vips) })
 	t.Run("clients on nodes", func(t *testing.T) { layer4OnNodes(t, vips) })
@@ -98,7 +98,7 @@ func leads(t *testing.T, want ...string) {
 				got = append(got, fmt.Sprintf("%s*%d", backend.Name, backend.Weight))
 			}
 			if strings.Join(got, " ") != strings.Join(want, " ") {
-				return fmt.Errorf("%s leads to %q, want %q", protocol, got, want)
+				return fmt.Errorf("%s is forwarded to %q, want %q", protocol, got, want)
 			}
 			return nil
 		})
@@ -125,7 +125,7 @@ func layer4Addresses(t *testing.T) []netip.Addr {
 			vips = append(vips, vip)
 		}
 		if len(vips) != 2 || vips[0].Is4() == vips[1].Is4() {
-			return fmt.Errorf("the Gateway is at %v, want one address of each family", vips)
+			return fmt.Errorf("Gateway addresses = %v, want one of each family", vips)
 		}
 		return nil
 	})
@@ -149,10 +149,10 @@ func isSplit(load harness.Load, share float64, client netip.Addr, tolerance floa
 		return fmt.Errorf("%d of %d failed: %q", load.Errors, load.Requests, load.FirstErrors)
 	}
 	if got := shareOf(load, "hold"); math.Abs(got-share) > tolerance {
-		return fmt.Errorf("hold had %.2f %% of %d, want %.0f %%: %v", 100*got, load.Requests, 100*share, load.PerPod)
+		return fmt.Errorf("hold received %.2f %% of %d, want %.0f %%: %v", 100*got, load.Requests, 100*share, load.PerPod)
 	}
 	if len(load.Clients) != 1 || load.Clients[client.String()] != load.Requests {
-		return fmt.Errorf("pods saw the clients %v, want %s", load.Clients, client)
+		return fmt.Errorf("client addresses at the pods = %v, want %s", load.Clients, client)
 	}
 	return nil
 }
@@ -169,7 +169,7 @@ func layer4Weights(t *testing.T, vips []netip.Addr) {
 		})
 		load, err := cluster.Requests(t.Context(), vip, splitConnections)
 		must(t, err)
-		t.Logf("%s: hold has %.2f %% of %d connections", vip, 100*shareOf(load, "hold"), load.Requests)
+		t.Logf("%s: hold received %.2f %% of %d connections", vip, 100*shareOf(load, "hold"), load.Requests)
 		if err := isSplit(load, 0.1, client(vip), splitTolerance); err != nil {
 			t.Errorf("connections to %s: %v", vip, err)
 		}
@@ -178,7 +178,7 @@ func layer4Weights(t *testing.T, vips []netip.Addr) {
 		}
 		load, err = cluster.Datagrams(t.Context(), vip, splitConnections)
 		must(t, err)
-		t.Logf("%s: hold has %.2f %% of %d datagrams", vip, 100*shareOf(load, "hold"), load.Requests)
+		t.Logf("%s: hold received %.2f %% of %d datagrams", vip, 100*shareOf(load, "hold"), load.Requests)
 		if err := isSplit(load, 0.1, client(vip), splitTolerance); err != nil {
 			t.Errorf("datagrams to %s: %v", vip, err)
 		}
@@ -202,7 +202,7 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 				}
 				out, err := cluster.Run(ctx, slices.Concat(command, args)...)
 				if jsonErr := json.Unmarshal(out, &load); jsonErr != nil {
-					return load, errors.Join(err, fmt.Errorf("read %q: %w", out, jsonErr))
+					return load, errors.Join(err, fmt.Errorf("parse %q: %w", out, jsonErr))
 				}
 				if load.Errors > 0 {
 					return load, fmt.Errorf("%d of %d failed: %q", load.Errors, load.Requests, load.FirstErrors)
@@ -217,10 +217,10 @@ func layer4OnNodes(t *testing.T, vips []netip.Addr) {
 				})
 				load, err := request(t.Context(), requests, udp)
 				if err != nil {
-					t.Errorf("%s sends to %s, UDP %v: %v", name, vip, udp, err)
+					t.Errorf("%s to %s, UDP %v: %v", name, vip, udp, err)
 				}
 				if len(load.PerPod) != 12 {
-					t.Errorf("%s sends to %s, UDP %v: %d pods answered, want all 12: %v", name, vip, udp, len(load.PerPod), load.PerPod)
+					t.Errorf("%s to %s, UDP %v: %d pods answered, want all 12: %v", name, vip, udp, len(load.PerPod), load.PerPod)
 				}
 			}
 		}
@@ -259,13 +259,13 @@ func (f *livingFlows) stayed(t *testing.T, event string) {
 	must(t, err)
 	udp, err := f.udp.Check()
 	must(t, err)
-	t.Logf("%s: %d connections live, %d broken; %d UDP flows, %d silent, moved: %v",
+	t.Logf("%s: %d connections open, %d broken; %d UDP flows, %d without reply, moved: %v",
 		event, tcp.Live, len(tcp.Broken), udp.Flows, udp.Silent, udp.Moved)
 	if len(tcp.Broken) > 0 {
 		t.Errorf("%s: %d connections broke: %q", event, len(tcp.Broken), tcp.FirstErrors)
 	}
 	if len(udp.Moved) > 0 || udp.Silent > 0 {
-		t.Errorf("%s: UDP flows moved: %v, %d are silent: %q", event, udp.Moved, udp.Silent, udp.FirstErrors)
+		t.Errorf("%s: UDP flows moved: %v, %d without reply: %q", event, udp.Moved, udp.Silent, udp.FirstErrors)
 	}
 }
 
@@ -297,7 +297,7 @@ func layer4Living(t *testing.T, vips []netip.Addr) {
 		}
 	}
 	if ofHold == 0 || ofHold == splitFlows {
-		t.Fatalf("hold has %d of %d connections: nothing to see", ofHold, splitFlows)
+		t.Fatalf("hold serves %d of %d connections: the test case is invalid", ofHold, splitFlows)
 	}
 	for _, step := range []struct {
 		name     string
@@ -322,11 +322,11 @@ func layer4Living(t *testing.T, vips []netip.Addr) {
 	must(t, err)
 	for _, flow := range report.Broken {
 		if !strings.HasPrefix(flow.Pod, "hold-") {
-			t.Errorf("without pods of hold: %s, served by %s, broke: %s", flow.Local, flow.Pod, flow.Error)
+			t.Errorf("after the removal of the pods of hold: %s, served by %s, broke: %s", flow.Local, flow.Pod, flow.Error)
 		}
 	}
 	if len(report.Broken) != ofHold {
-		t.Errorf("%d connections broke with the pods of hold, which had %d", len(report.Broken), ofHold)
+		t.Errorf("%d connections broke with the pods of hold, which served %d", len(report.Broken), ofHold)
 	}
 }
 
@@ -347,19 +347,19 @@ func layer4Invalid(t *testing.T, vips []netip.Addr) {
 		eventually(t, time.Minute, func(ctx context.Context) error {
 			_, part, err := refused(ctx)
 			if err == nil && math.Abs(part-want) > 3*splitTolerance {
-				err = fmt.Errorf("%.2f %% are refused, want %.0f %%", 100*part, 100*want)
+				err = fmt.Errorf("%.2f %% refused, want %.0f %%", 100*part, 100*want)
 			}
 			return err
 		})
 		load, part, err := refused(t.Context())
 		must(t, err)
-		t.Logf("%s: %.2f %% of %d connections are refused", vip, 100*part, load.Requests)
+		t.Logf("%s: %.2f %% of %d connections refused", vip, 100*part, load.Requests)
 		if math.Abs(part-want) > 2*splitTolerance {
-			t.Errorf("%s: %.2f %% are refused, want %.0f %%: %q", vip, 100*part, 100*want, load.FirstErrors)
+			t.Errorf("%s: %.2f %% refused, want %.0f %%: %q", vip, 100*part, 100*want, load.FirstErrors)
 		}
 		for _, text := range load.FirstErrors {
 			if !strings.Contains(text, "refused") {
-				t.Errorf("%s: %s; want a refusal", vip, text)
+				t.Errorf("%s: %s; want connection refused", vip, text)
 			}
 		}
 	}

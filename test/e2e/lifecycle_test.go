@@ -52,7 +52,7 @@ func TestDeletedServiceLeavesNothing(t *testing.T) {
 		eventually(t, 30*time.Second, func(ctx context.Context) error {
 			out, err := cluster.Kubectl(ctx, "get", "vip", "-o", "name")
 			if err == nil && strings.Contains(string(out), "/"+millracev1beta1.VIPName(vip)+"\n") {
-				err = fmt.Errorf("the VIP object of %s is still there", vip)
+				err = fmt.Errorf("VIP object of %s was not deleted", vip)
 			}
 			return err
 		})
@@ -84,12 +84,12 @@ func mapsHold(ctx context.Context, agent string, vip netip.Addr, want bool) erro
 	}
 	var held consoleapi.Maps
 	if err := json.Unmarshal(out, &held); err != nil {
-		return fmt.Errorf("read the maps of %s: %w", agent, err)
+		return fmt.Errorf("parse the maps of %s: %w", agent, err)
 	}
 	have := slices.Contains(held.VIPs, vip) ||
 		slices.ContainsFunc(held.Frontends, func(f consoleapi.MapFrontend) bool { return f.VIP == vip })
 	if have != want {
-		return fmt.Errorf("%s: maps name %s: %t, want %t", agent, vip, have, want)
+		return fmt.Errorf("%s: maps contain %s = %t, want %t", agent, vip, have, want)
 	}
 	return nil
 }
@@ -131,7 +131,7 @@ func TestPoolTooSmall(t *testing.T) {
 			return err
 		}
 		if condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPoolExhausted || !strings.Contains(condition.Message, "small") {
-			return fmt.Errorf("condition is %+v, want %s that names the pool", condition, millracev1beta1.ReasonPoolExhausted)
+			return fmt.Errorf("condition = %+v, want %s with the pool in its message", condition, millracev1beta1.ReasonPoolExhausted)
 		}
 		return nil
 	})
@@ -145,7 +145,7 @@ func TestPoolTooSmall(t *testing.T) {
 func hasAddress(ctx context.Context, name, want string) error {
 	ipv4, _, err := cluster.Addresses(ctx, "default", name)
 	if err == nil && ipv4.String() != want {
-		err = fmt.Errorf("service %s has address %s, want %s", name, ipv4, want)
+		err = fmt.Errorf("address of Service %s = %s, want %s", name, ipv4, want)
 	}
 	return err
 }
@@ -153,7 +153,7 @@ func hasAddress(ctx context.Context, name, want string) error {
 func hasEvent(ctx context.Context, service, reason string) error {
 	out, err := cluster.Kubectl(ctx, "get", "events", "--field-selector", "involvedObject.kind=Service,involvedObject.name="+service, "-o", "jsonpath={.items[*].reason}")
 	if err == nil && !slices.Contains(strings.Fields(string(out)), reason) {
-		err = fmt.Errorf("events of service %s are %q, want %s among them", service, out, reason)
+		err = fmt.Errorf("events of Service %s = %q, want %s among them", service, out, reason)
 	}
 	return err
 }
@@ -176,7 +176,7 @@ func TestInvalidInputIsReported(t *testing.T) {
 			head := fmt.Sprintf(`{"apiVersion":"millrace.io/v1beta1","kind":%q,"metadata":{"name":%q},`, kinds[c.kind], c.name)
 			if err := cluster.Apply(t.Context(), head+c.manifest[1:]); err != nil {
 				if !strings.Contains(err.Error(), c.field) {
-					t.Fatalf("refused without naming %s: %v", c.field, err)
+					t.Fatalf("the error does not mention %s: %v", c.field, err)
 				}
 				return
 			}
@@ -204,7 +204,7 @@ func notReadyNames(ctx context.Context, kind, name, field string) error {
 			if condition.Status == metav1.ConditionFalse && strings.Contains(condition.Message, field) {
 				return nil
 			}
-			return fmt.Errorf("%s %s: condition Ready is %+v, want False with a message that names %s", kind, name, condition, field)
+			return fmt.Errorf("%s %s: Ready = %+v, want False with a message that contains %s", kind, name, condition, field)
 		}
 	}
 	return errors.New(kind + " " + name + " has no condition Ready yet")

@@ -96,7 +96,7 @@ func (p process) memory(t *testing.T, field string) int {
 	must(t, err)
 	match := regexp.MustCompile(field + `:\s+(\d+) kB`).FindSubmatch(content)
 	if match == nil {
-		t.Fatalf("%s has no %s", p.program, field)
+		t.Fatalf("%s has no field %s", p.program, field)
 	}
 	kilobytes, err := strconv.Atoi(string(match[1]))
 	must(t, err)
@@ -243,9 +243,9 @@ func (p process) flood(t *testing.T) {
 			}
 			group.Wait()
 			growth := p.memory(t, "VmHWM") - before
-			t.Logf("port %d, %s: grew by %d KiB", port, name, growth)
+			t.Logf("port %d, %s: memory increased by %d KiB", port, name, growth)
 			if growth > maxGrowth {
-				t.Errorf("port %d, %s: grew by %d KiB, want at most %d", port, name, growth, maxGrowth)
+				t.Errorf("port %d, %s: memory increased by %d KiB, want at most %d", port, name, growth, maxGrowth)
 			}
 		}
 	}

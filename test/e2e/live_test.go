@@ -73,10 +73,10 @@ func liveTraffic(t *testing.T) {
 			return err
 		}
 		if rate := traffic.Rates.Connections; rate < 40 || rate > 60 || traffic.Rates.Packets < 3*rate || traffic.Rates.Bits < 8*40*traffic.Rates.Packets {
-			return fmt.Errorf("the rates are %+v", traffic.Rates)
+			return fmt.Errorf("rates = %+v", traffic.Rates)
 		}
 		if traffic.Nodes != (livev1alpha1.NodeCount{Announcing: 3, Total: 3}) || traffic.Endpoints.Ready != traffic.Endpoints.Total || traffic.Endpoints.Total < 6 {
-			return fmt.Errorf("nodes are %+v, endpoints %+v", traffic.Nodes, traffic.Endpoints)
+			return fmt.Errorf("nodes = %+v, endpoints = %+v", traffic.Nodes, traffic.Endpoints)
 		}
 		if age := time.Since(traffic.Timestamp.Time); age > 10*time.Second {
 			return fmt.Errorf("the counters are %s old", age)
@@ -84,7 +84,7 @@ func liveTraffic(t *testing.T) {
 		return nil
 	})
 	if table := kubectl(t, "get", "servicetraffic", "-A"); !strings.Contains(table, " echo ") || !strings.Contains(table, "CONN/S") {
-		t.Errorf("kubectl prints\n%s", table)
+		t.Errorf("kubectl output\n%s", table)
 	}
 }
 
@@ -96,11 +96,11 @@ func liveFlows(t *testing.T, s service) {
 		}
 		for _, flow := range flows.Items {
 			if !strings.HasPrefix(flow.Client, client(s.ipv4).String()+":") || flow.VIP != s.ipv4.String()+":80" || flow.Endpoint == "" {
-				return fmt.Errorf("a flow is %+v", flow)
+				return fmt.Errorf("flow = %+v", flow)
 			}
 		}
 		if len(flows.Items) == 0 {
-			return errors.New("there is no flow")
+			return errors.New("no flows")
 		}
 		return nil
 	})
@@ -114,7 +114,7 @@ func liveAnnouncements(t *testing.T, s service) {
 			return err
 		}
 		if groups := announcement.Announced; len(groups) != 1 || !slices.Equal(groups[0].Nodes, []string{"node1", "node2", "node3"}) {
-			return fmt.Errorf("%s is announced by %+v, and withheld by %+v", s.ipv4, groups, announcement.Withheld)
+			return fmt.Errorf("%s is announced by %+v, withheld by %+v", s.ipv4, groups, announcement.Withheld)
 		}
 		sessions := livev1alpha1.BGPSessionList{}
 		if err := cluster.Get(ctx, &sessions, "bgpsessions"); err != nil {
@@ -122,11 +122,11 @@ func liveAnnouncements(t *testing.T, s service) {
 		}
 		for _, session := range sessions.Items {
 			if session.State != "Established" || session.Name != session.Node+"."+session.Peer {
-				return fmt.Errorf("a session is %+v", session)
+				return fmt.Errorf("session = %+v", session)
 			}
 		}
 		if len(sessions.Items) != 6 {
-			return fmt.Errorf("there are %d sessions, want one of each node and family", len(sessions.Items))
+			return fmt.Errorf("%d sessions, want one per node and family", len(sessions.Items))
 		}
 		return nil
 	})
@@ -134,7 +134,7 @@ func liveAnnouncements(t *testing.T, s service) {
 
 func liveSchemas(t *testing.T) {
 	if text := kubectl(t, "explain", "servicetraffic.rates"); !strings.Contains(text, "per second") {
-		t.Errorf("kubectl explain prints\n%s", text)
+		t.Errorf("kubectl explain output\n%s", text)
 	}
 	if text := kubectl(t, "get", "--raw", "/apis/live.millrace.io"); !strings.Contains(text, "live.millrace.io/v1alpha1") {
 		t.Errorf("discovery returned %s", text)
@@ -155,7 +155,7 @@ func liveTenants(t *testing.T) {
 		{"vipannouncements", "--as=tenant"}, {"bgpsessions", "--as=tenant"}, {"servicetraffic", "--as=nobody"},
 	} {
 		if _, err := cluster.Kubectl(t.Context(), append([]string{"get"}, arguments...)...); err == nil || !strings.Contains(err.Error(), "forbidden") {
-			t.Errorf("kubectl get %s: %v, want a refusal", strings.Join(arguments, " "), err)
+			t.Errorf("kubectl get %s: %v, want forbidden", strings.Join(arguments, " "), err)
 		}
 	}
 }
@@ -184,7 +184,7 @@ func silentAgents(t *testing.T) {
 		eventually(t, time.Minute, func(ctx context.Context) error {
 			_, complaints, err := cluster.WarnedGet(ctx, "servicetraffic")
 			if err == nil && !strings.Contains(complaints, "Warning: "+want) {
-				err = fmt.Errorf("kubectl complains %q, want %q", complaints, want)
+				err = fmt.Errorf("warnings of kubectl = %q, want %q", complaints, want)
 			}
 			return err
 		})
@@ -219,17 +219,17 @@ func liveCommands(t *testing.T, s service) {
 		eventually(t, time.Minute, func(ctx context.Context) error {
 			live, complaints, err := cluster.MillraceAs(ctx, reader, strings.Fields(line)...)
 			if err != nil || complaints != "" {
-				return fmt.Errorf("millrace %s by the aggregated API: %w: %s", line, err, complaints)
+				return fmt.Errorf("millrace %s through the aggregated API: %w: %s", line, err, complaints)
 			}
 			output, complaints, err := cluster.MillraceAs(ctx, account, strings.Fields(line)...)
 			if err != nil || complaints != "" {
-				return fmt.Errorf("millrace %s by agents: %w: %s", line, err, complaints)
+				return fmt.Errorf("millrace %s through the agents: %w: %s", line, err, complaints)
 			}
 			if difference := cmp.Diff(output, live); difference != "" {
 				return fmt.Errorf("millrace %s (-agents +aggregated API):\n%s", line, difference)
 			}
 			if !strings.Contains(live, "router") {
-				return fmt.Errorf("millrace %s names no peer:\n%s", line, live)
+				return fmt.Errorf("output of millrace %s contains no peer:\n%s", line, live)
 			}
 			return nil
 		})
@@ -258,7 +258,7 @@ func topByBoth(t *testing.T, s service, account string) {
 		}
 		// Users without access to the aggregated API get a notice.
 		if warned := strings.Contains(complaints, "querying the agents instead"); warned != (user == account) {
-			return shown, fmt.Errorf("millrace top as %s complains: %s", user, complaints)
+			return shown, fmt.Errorf("millrace top as %s: unexpected warnings %s", user, complaints)
 		}
 		return shown, json.Unmarshal([]byte(out), &shown)
 	}
@@ -279,12 +279,12 @@ func topByBoth(t *testing.T, s service, account string) {
 			return err
 		}
 		if difference := cmp.Diff(names(fromAgents), names(live)); difference != "" || live.Nodes != 3 || fromAgents.Nodes != 3 || live.Window < 9 || fromAgents.Window > 5 {
-			return fmt.Errorf("%d nodes in %g s, and by agents %d in %g s; frontends (-agents +aggregated API):\n%s",
+			return fmt.Errorf("%d nodes over %g s; through the agents %d over %g s; frontends (-agents +aggregated API):\n%s",
 				live.Nodes, live.Window, fromAgents.Nodes, fromAgents.Window, difference)
 		}
 		for _, shown := range []frontends{live, fromAgents} {
 			if busiest := shown.Frontends[0]; busiest.VIP != s.ipv4 || busiest.Connections < 35 || busiest.Connections > 65 {
-				return fmt.Errorf("over %g s the busiest frontend is %+v", shown.Window, busiest)
+				return fmt.Errorf("over %g s the busiest frontend = %+v", shown.Window, busiest)
 			}
 		}
 		return nil
@@ -323,6 +323,6 @@ func uninstallLive(t *testing.T, before []string) {
 	kubectl(t, "create", "namespace", "forgotten")
 	kubectl(t, "delete", "namespace", "forgotten", "--timeout=60s")
 	if _, err := cluster.Kubectl(t.Context(), "get", "--raw", "/apis/live.millrace.io/v1alpha1"); err == nil || !strings.Contains(err.Error(), "NotFound") {
-		t.Errorf("query of the API: %v, want not found", err)
+		t.Errorf("query of the removed API: %v, want NotFound", err)
 	}
 }

@@ -59,11 +59,11 @@ func TestDropsAreFollowed(t *testing.T) {
 				drop := lines.Drop
 				if drop.Source.Addr() != client(vip) || drop.Destination != netip.AddrPortFrom(vip, unusedPort) ||
 					drop.Protocol != "UDP" || drop.Reason != "no_frontend" || drop.Interface == "" || !strings.HasPrefix(drop.Node, "node") {
-					t.Errorf("sample %+v", drop)
+					t.Errorf("drop sample = %+v", drop)
 				}
 			}
 			if heads != 3 || drops < 10 || drops > 50 {
-				t.Errorf("%d nodes returned their counters, and %d drops of 50; want 3 and at least 10", heads, drops)
+				t.Errorf("%d nodes returned their counters and %d of 50 drops; want 3 and at least 10", heads, drops)
 			}
 		})
 	}
@@ -78,7 +78,7 @@ func TestDropsEndOnTheNodes(t *testing.T) {
 	go func() {
 		out, complaints, err := cluster.InterruptMillrace(t.Context(), 8*time.Second, "drops")
 		if err == nil && complaints != "" {
-			err = fmt.Errorf("millrace complains: %s", complaints)
+			err = fmt.Errorf("warnings of millrace: %s", complaints)
 		}
 		failed <- err
 		texts <- out
@@ -91,7 +91,7 @@ func TestDropsEndOnTheNodes(t *testing.T) {
 	t.Log("\n" + text)
 	for _, want := range []string{"Drops since", "no_frontend", "SOURCE", client(s.ipv4).String(), netip.AddrPortFrom(s.ipv4, unusedPort).String()} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
 	for _, node := range []string{"node1", "node2", "node3"} {
@@ -126,10 +126,10 @@ func traced(t *testing.T, args ...string) way {
 	var w way
 	must(t, json.Unmarshal([]byte(out), &w))
 	if len(w.Hops) == 0 {
-		t.Fatalf("no node in %s", out)
+		t.Fatalf("no hops in %s", out)
 	}
 	if last := w.Hops[len(w.Hops)-1].Verdict; dropped != (last == consoleapi.Dropped) {
-		t.Errorf("millrace trace ends with %v for a packet that is %s", err, last)
+		t.Errorf("millrace trace returned %v for a packet whose verdict is %s", err, last)
 	}
 	return w
 }
@@ -178,30 +178,30 @@ func TestTraceToPod(t *testing.T) {
 			w := traced(t, from, to, "--node", "node"+strconv.Itoa(node))
 			last := w.Hops[len(w.Hops)-1]
 			if last.Verdict != consoleapi.Delivered || last.Service != "default/echo" || !slices.Contains(running, w.Pod) {
-				t.Errorf("%s to %s from node%d ends with %+v at pod %q", from, to, node, last, w.Pod)
+				t.Errorf("%s to %s from node%d: last hop %+v at pod %q", from, to, node, last, w.Pod)
 			}
 			crossed = crossed || len(w.Hops) > 1
 			if first == "" {
 				first = w.Pod
 			}
 			if w.Pod != first {
-				t.Errorf("%s to %s from node%d leads to %s, from node1 to %s", from, to, node, w.Pod, first)
+				t.Errorf("%s to %s from node%d reaches %s, from node1 %s", from, to, node, w.Pod, first)
 			}
 		}
 	}
 	if !crossed {
-		t.Error("no packet was traced over two nodes")
+		t.Error("no traced packet crossed two nodes")
 	}
 	unused := traced(t, netip.AddrPortFrom(harness.ClientIPv4, 50000).String(), netip.AddrPortFrom(s.ipv4, unusedPort).String())
 	if hop := unused.Hops[0]; hop.Verdict != consoleapi.Dropped || hop.Reason != "no_frontend" {
-		t.Errorf("to an unused port: %+v", hop)
+		t.Errorf("unused port: %+v", hop)
 	}
 	text, err := cluster.Millrace(t.Context(), "trace", netip.AddrPortFrom(harness.ClientIPv4, 50001).String(), netip.AddrPortFrom(s.ipv4, 80).String())
 	must(t, err)
 	t.Log("\n" + text)
 	for _, want := range []string{"frontend", "range check", "row", "primary", "secondary", "endpoint", "pod default/echo-", "verdict", "reply"} {
 		if !strings.Contains(text, want) {
-			t.Errorf("no %q in\n%s", want, text)
+			t.Errorf("%q is missing in\n%s", want, text)
 		}
 	}
 }
@@ -238,7 +238,7 @@ func TestTopShowsLoad(t *testing.T) {
 		}
 		busiest := rates.Frontends[0]
 		if busiest.VIP != s.ipv4 || busiest.Service != "default/echo" || busiest.Packets < 50 || busiest.Bits < 50*8*40 {
-			return fmt.Errorf("the busiest frontend is %+v", busiest)
+			return fmt.Errorf("busiest frontend = %+v", busiest)
 		}
 		return nil
 	})

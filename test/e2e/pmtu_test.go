@@ -69,14 +69,14 @@ func TestPathMTUIsDiscovered(t *testing.T) {
 				result, err := cluster.ProbeMTU(t.Context(), test.other, test.vip, nil, []int{tooLarge, fits})
 				must(t, err)
 				if len(result.Down) != 2 || result.Down[0].Answered || !result.Down[0].Refused || !result.Down[1].Answered {
-					t.Errorf("datagrams from the pod: %+v: want that its kernel refuses %d bytes and sends %d", result.Down, tooLarge, fits)
+					t.Errorf("datagrams from the pod: %+v: want %d bytes refused by its kernel and %d bytes sent", result.Down, tooLarge, fits)
 				}
 				lost += result.Down[0].Lost
 			}
 			forUDP := routerCounter(t, test.counter) - counted - forTCP
-			t.Logf("12 downloads: %d ICMP errors; 12 UDP flows: %d ICMP errors, %d datagrams lost until the pods knew", forTCP, forUDP, lost)
+			t.Logf("12 downloads: %d ICMP errors; 12 UDP flows: %d ICMP errors, %d datagrams lost until the pods learned the MTU", forTCP, forUDP, lost)
 			if forTCP == 0 || forUDP == 0 {
-				t.Error("nothing was too large for the router")
+				t.Error("no packet was too large for the router")
 			}
 		})
 	}
@@ -93,7 +93,7 @@ func routerCounter(t *testing.T, name string) int {
 			return value
 		}
 	}
-	t.Fatalf("nstat prints no %s: %q", name, out)
+	t.Fatalf("nstat output has no %s: %q", name, out)
 	return 0
 }
 
@@ -121,11 +121,11 @@ func TestPacketTooBigForFabric(t *testing.T) {
 					refused++
 				}
 			}
-			t.Logf("%d of 12 flows received that %d bytes are too large", refused, largest)
+			t.Logf("%d of 12 flows received ICMP errors for %d bytes", refused, largest)
 			// With a probability of two thirds a flow's pod is on another node. After recent row changes
 			// flows are also encapsulated to previous owners.
 			if refused == 0 {
-				t.Error("no flow was encapsulated, or all fitted")
+				t.Error("no flow was encapsulated, or all packets fit")
 			}
 		})
 	}

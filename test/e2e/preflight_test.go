@@ -59,7 +59,7 @@ func TestPreflightBefore(t *testing.T) {
 	}
 	for _, check := range []string{"kernel", "btf", "bpffs", "forwarding", "uplinks", "xdp", "driver", "ports", "bgp", "nodes", "mtu"} {
 		if !slices.Contains(checks, check) {
-			t.Errorf("%s was not looked at", check)
+			t.Errorf("check %s was not run", check)
 		}
 	}
 }
@@ -86,11 +86,11 @@ func TestPreflightAfter(t *testing.T) {
 	for node, found := range bad {
 		for _, want := range append([]string{"Fault xdp", "Fault ports", "Warning bgp", "Warning nodes"}, wanted[node]...) {
 			if !slices.Contains(found, want) {
-				t.Errorf("%s: found %q, want %s: %s", node, found, want, out)
+				t.Errorf("%s: findings = %q, want %s: %s", node, found, want, out)
 			}
 		}
 	}
 	if namespaces := kubectl(t, "get", "namespaces", "-o", "name"); strings.Contains(namespaces, "millrace-preflight") {
-		t.Errorf("left is %s", namespaces)
+		t.Errorf("namespaces were not deleted: %s", namespaces)
 	}
 }

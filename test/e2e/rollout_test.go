@@ -33,7 +33,7 @@ func TestRolloutLosesNoRequest(t *testing.T) {
 	must(t, group.Wait())
 	for vip, load := range loads {
 		if load.Requests < 5000 {
-			t.Errorf("%s: only %d requests were sent in 60 s at 100/s", vip, load.Requests)
+			t.Errorf("%s: only %d requests were sent within 60 s at 100/s", vip, load.Requests)
 		}
 		if load.Errors != 0 {
 			t.Errorf("%s: %d of %d requests failed: %q", vip, load.Errors, load.Requests, load.FirstErrors)

@@ -28,7 +28,7 @@ func TestRoutesFollowTheEndpoints(t *testing.T) {
 	scale(t, 1)
 	node := nodesWithPods(t)
 	if len(node) != 1 {
-		t.Fatalf("one pod runs on nodes %v", node)
+		t.Fatalf("a pod runs on nodes %v", node)
 	}
 	cluster4.routed(t, 30*time.Second, 1, 2, 3)
 	local.routed(t, 30*time.Second, node...)

@@ -93,7 +93,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), sharer("dns-udp", "dns", "UDP", "Local")))
 	udp := addresses(t, "dns-udp")
 	if tcp.ipv4 != udp.ipv4 || tcp.ipv6 != udp.ipv6 {
-		t.Fatalf("the Services have %+v and %+v", tcp, udp)
+		t.Fatalf("addresses of the Services = %+v and %+v", tcp, udp)
 	}
 	must(t, cluster.RolledOut(t.Context(), "default", "deployment/dns"))
 	tcp.routed(t, 30*time.Second, 1, 2, 3)
@@ -106,7 +106,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	must(t, err)
 	for _, line := range []string{"default/dns-tcp", "default/dns-udp"} {
 		if strings.Count(out, line) != 2 {
-			t.Errorf("millrace vips does not show %s for two addresses:\n%s", line, out)
+			t.Errorf("output of millrace vips does not contain %s for two addresses:\n%s", line, out)
 		}
 	}
 
@@ -116,7 +116,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	eventually(t, 20*time.Second, func(ctx context.Context) error {
 		condition, err := cluster.AssignedCondition(ctx, "default", "dns-late")
 		if err == nil && (condition.Status != metav1.ConditionFalse || condition.Reason != millracev1beta1.ReasonPortConflict) {
-			err = fmt.Errorf("condition is %+v, want %s", condition, millracev1beta1.ReasonPortConflict)
+			err = fmt.Errorf("condition = %+v, want %s", condition, millracev1beta1.ReasonPortConflict)
 		}
 		return err
 	})
@@ -126,7 +126,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	kubectl(t, "delete", "service", "dns-tcp")
 	late := addresses(t, "dns-late")
 	if late.ipv4 != udp.ipv4 || late.ipv6 != udp.ipv6 {
-		t.Fatalf("the Services have %+v and %+v", late, udp)
+		t.Fatalf("addresses of the Services = %+v and %+v", late, udp)
 	}
 	kubectl(t, "delete", "service", "dns-late")
 	nodes, err := dnsNodes(t.Context())

@@ -32,7 +32,7 @@ func TestSysdump(t *testing.T) {
 	out, err := cluster.Millrace(t.Context(), "sysdump", "--file", file)
 	must(t, err)
 	if strings.TrimSpace(out) != file {
-		t.Errorf("printed is %q", out)
+		t.Errorf("output = %q", out)
 	}
 	var secrets corev1.SecretList
 	must(t, cluster.Get(t.Context(), &secrets, "secrets", "-A"))
@@ -50,7 +50,7 @@ func TestSysdump(t *testing.T) {
 		}
 	}
 	if compared == 0 {
-		t.Fatal("the cluster has no Secret to look for")
+		t.Fatal("the cluster has no Secret to compare")
 	}
 	for archive := tar.NewReader(compressed); ; {
 		header, err := archive.Next()
@@ -65,7 +65,7 @@ func TestSysdump(t *testing.T) {
 			for key, value := range secrets.Items[i].Data {
 				encoded := []byte(base64.StdEncoding.EncodeToString(value))
 				if isSecret(key, value) && (bytes.Contains(text, value) || bytes.Contains(text, encoded)) {
-					t.Errorf("%s has %s of the Secret %s", header.Name, key, secrets.Items[i].Name)
+					t.Errorf("%s contains %s of Secret %s", header.Name, key, secrets.Items[i].Name)
 				}
 			}
 		}
@@ -76,7 +76,7 @@ func TestSysdump(t *testing.T) {
 		"nodes/node2/history.json",
 	} {
 		if sizes[name] == 0 {
-			t.Errorf("there is no %s: %v", name, sizes)
+			t.Errorf("%s is missing: %v", name, sizes)
 		}
 	}
 	logs := 0
@@ -86,6 +86,6 @@ func TestSysdump(t *testing.T) {
 		}
 	}
 	if _, missing := sizes["missing.txt"]; logs != 3 || missing {
-		t.Errorf("there are logs of %d agents, want 3; something is missing: %t", logs, missing)
+		t.Errorf("logs of %d agents, want 3; missing.txt exists: %t", logs, missing)
 	}
 }

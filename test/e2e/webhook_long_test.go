@@ -27,7 +27,7 @@ func TestWebhookRotation(t *testing.T) {
 	installWebhook(t)
 	previous := servedSecret(t)
 	if time.Now().After(switched) {
-		t.Fatal("it took more than three minutes to install the webhook: the certificate is replaced already")
+		t.Fatal("the installation of the webhook took more than three minutes: the certificate was already replaced")
 	}
 	var requests int
 	for changed := false; !changed; {
@@ -35,19 +35,19 @@ func TestWebhookRotation(t *testing.T) {
 		secret := servedSecret(t)
 		changed = !bytes.Equal(secret, previous) && served(t.Context(), secret) == nil
 		if time.Now().After(switched.Add(3 * time.Minute)) {
-			t.Fatalf("the certificate is not replaced: %v", served(t.Context(), secret))
+			t.Fatalf("the certificate was not replaced: %v", served(t.Context(), secret))
 		}
 	}
 	for range 3 {
 		must(t, everyWarning(t.Context(), &requests))
 	}
-	t.Logf("%d requests were warned of", requests)
+	t.Logf("%d requests returned the warning", requests)
 
 	// The operator replaces an expired certificate.
 	writeCertificate(t, makeCertificate(t, -time.Hour))
 	eventually(t, 3*time.Minute, func(ctx context.Context) error {
 		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "ended", "publik"), "--dry-run=server"); err != nil {
-			t.Errorf("refused while the certificate is one that has ended: %v", err)
+			t.Errorf("rejected while the webhook certificate is expired: %v", err)
 		}
 		return errors.Join(served(ctx, servedSecret(t)), warned(ctx))
 	})
@@ -74,7 +74,7 @@ func served(ctx context.Context, certificate []byte) error {
 		return err
 	}
 	if len(pods.Items) == 0 {
-		return errors.New("no replica")
+		return errors.New("no replicas")
 	}
 	for i := range pods.Items {
 		address, err := netip.ParseAddr(pods.Items[i].Status.PodIP)

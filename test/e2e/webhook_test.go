@@ -89,7 +89,7 @@ func warned(ctx context.Context) error {
 	const want = `spec.pools[0]: VIPPool "publik" does not exist: did you mean "public"?`
 	warnings, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "warned", "publik"), "--dry-run=server")
 	if err == nil && !slices.Contains(warnings, want) {
-		err = fmt.Errorf("kubectl printed the warnings %q, want %q", warnings, want)
+		err = fmt.Errorf("warnings of kubectl = %q, want %q", warnings, want)
 	}
 	return err
 }
@@ -102,14 +102,14 @@ func warningArrives(t *testing.T) {
 	eventually(t, 30*time.Second, func(ctx context.Context) error {
 		warnings, err := cluster.Warned(ctx, fmt.Sprintf(service, "public"), "--dry-run=server")
 		if err == nil && !strings.Contains(strings.Join(warnings, "\n"), `from VIPPool "public"`) {
-			err = fmt.Errorf("kubectl printed the warnings %q of a dry run", warnings)
+			err = fmt.Errorf("warnings of kubectl in a dry run = %q", warnings)
 		}
 		return err
 	})
 	warnings, err := cluster.Warned(t.Context(), fmt.Sprintf(service, "publik"))
 	must(t, err)
 	if !strings.Contains(strings.Join(warnings, "\n"), `metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist`) {
-		t.Errorf("kubectl printed the warnings %q", warnings)
+		t.Errorf("warnings of kubectl = %q", warnings)
 	}
 }
 
@@ -127,7 +127,7 @@ func defaultsAreFilledIn(t *testing.T) {
 		}
 		spec := service.Spec
 		if spec.LoadBalancerClass == nil || *spec.IPFamilyPolicy != corev1.IPFamilyPolicyPreferDualStack || *spec.AllocateLoadBalancerNodePorts {
-			return fmt.Errorf("the Service is %+v", spec)
+			return fmt.Errorf("Service = %+v", spec)
 		}
 		return nil
 	})
@@ -152,7 +152,7 @@ func swappedCA(t *testing.T) {
 	eventually(t, time.Minute, func(ctx context.Context) error {
 		// Writes succeed in any case.
 		if _, err := cluster.Warned(ctx, fmt.Sprintf(unannounced, "swapped", "publik"), "--dry-run=server"); err != nil {
-			t.Errorf("refused while the CA is another one: %v", err)
+			t.Errorf("rejected while the webhook CA is wrong: %v", err)
 		}
 		return errors.Join(warned(ctx), eventArrives(ctx, "CABundleRestored"))
 	})
@@ -162,7 +162,7 @@ func eventArrives(ctx context.Context, reason string) error {
 	var events corev1.EventList
 	err := cluster.Get(ctx, &events, "-n", "millrace-system", "events", "--field-selector", "involvedObject.name=millrace-webhook")
 	if err == nil && !slices.ContainsFunc(events.Items, func(e corev1.Event) bool { return e.Reason == reason }) {
-		err = fmt.Errorf("none of %d events about the webhook has the reason %s", len(events.Items), reason)
+		err = fmt.Errorf("none of %d webhook events has reason %s", len(events.Items), reason)
 	}
 	return err
 }
@@ -180,7 +180,7 @@ func hangingReplicas(t *testing.T) {
 	}
 	t.Cleanup(func() { signal(context.Background(), "CONT") })
 	if signal(t.Context(), "STOP") == 0 {
-		t.Fatal("no node has a replica to stop")
+		t.Fatal("no node runs a replica")
 	}
 	asEver(t, "hanging")
 	signal(t.Context(), "CONT")

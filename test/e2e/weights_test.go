@@ -51,7 +51,7 @@ func (s service) weighed(t *testing.T, byPods bool) {
 			for _, w := range weights {
 				weight += w
 			}
-			wrong := fmt.Errorf("router1 weighs %s by %v, and the nodes' endpoints are %v", vip, weights, pods)
+			wrong := fmt.Errorf("weights of %s on router1 = %v, endpoints of the nodes = %v", vip, weights, pods)
 			if len(pods) != len(weights) || len(pods) < 2 {
 				return wrong
 			}

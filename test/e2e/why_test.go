@@ -24,7 +24,7 @@ func TestWhyAfterTheEvent(t *testing.T) {
 	must(t, cluster.Get(t.Context(), &pods, "-n", "default", "pods", "-l", "app=echo"))
 	failed := slices.IndexFunc(pods.Items, func(pod corev1.Pod) bool { return pod.DeletionTimestamp == nil && pod.Status.PodIP != "" })
 	if failed < 0 {
-		t.Fatal("no echo pod runs")
+		t.Fatal("no echo pod is running")
 	}
 	pod := &pods.Items[failed]
 	node := pod.Spec.NodeName
@@ -64,6 +64,6 @@ func recorded(t *testing.T, since time.Time, node, what string) {
 				return nil
 			}
 		}
-		return fmt.Errorf("%s is not reported for %s: %s", what, node, out)
+		return fmt.Errorf("reason %s is not reported for %s: %s", what, node, out)
 	})
 }

@@ -65,7 +65,7 @@ func labelZones(t *testing.T) {
 			var lbNode millracev1beta1.LBNode
 			err := cluster.Get(ctx, &lbNode, "lbnode", node)
 			if err == nil && lbNode.Spec.Zone != zone {
-				err = fmt.Errorf("the zone of LBNode %s is %q, want %q", node, lbNode.Spec.Zone, zone)
+				err = fmt.Errorf("zone of LBNode %s = %q, want %q", node, lbNode.Spec.Zone, zone)
 			}
 			return err
 		})
@@ -84,7 +84,7 @@ func distribute(t *testing.T, distribution string, hinted bool) {
 		for _, slice := range slices.Items {
 			for _, endpoint := range slice.Endpoints {
 				if (endpoint.Hints != nil && len(endpoint.Hints.ForZones) > 0) != hinted {
-					return fmt.Errorf("endpoint %v has the hints %+v", endpoint.Addresses, endpoint.Hints)
+					return fmt.Errorf("hints of endpoint %v = %+v", endpoint.Addresses, endpoint.Hints)
 				}
 			}
 		}
@@ -110,7 +110,7 @@ func newStay(t *testing.T, s service, zone string) {
 		}
 		for pod, flows := range report.PerPod {
 			if zoneOf[pods[pod]] != zone {
-				return fmt.Errorf("%d of 60 new connections went to %s on %q, which is not in the zone %s", flows, pod, pods[pod], zone)
+				return fmt.Errorf("%d of 60 new connections reached %s on %q, outside of zone %s", flows, pod, pods[pod], zone)
 			}
 		}
 		return nil
@@ -142,8 +142,8 @@ func (c connections) survived(t *testing.T, event string) {
 	live, _, err := cluster.LivePods(t.Context(), "default", "app=hold")
 	must(t, err)
 	broken := brokenAlive(t, event, report, live)
-	t.Logf("%-28s %4d connections live, %d broken, longest gap %.1f s", event+":", report.Live, broken, report.LongestGap)
+	t.Logf("%-28s %4d connections open, %d broken, longest gap %.1f s", event+":", report.Live, broken, report.LongestGap)
 	if broken > 0 {
-		t.Errorf("%s: %d connections broke whose pod lives", event, broken)
+		t.Errorf("%s: %d connections to running pods broke", event, broken)
 	}
 }

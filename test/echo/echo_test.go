@@ -43,7 +43,7 @@ func TestLoadCountsErrors(t *testing.T) {
 		t.Errorf("got %v, want errFailed", err)
 	}
 	if got.Requests != 100 || got.Errors != 50 || len(got.FirstErrors) != maxFirstErrors || got.PerPod["p"] != 50 {
-		t.Errorf("report %+v", got)
+		t.Errorf("report = %+v", got)
 	}
 }
 
@@ -85,13 +85,13 @@ func TestQuantile(t *testing.T) {
 	}
 	for _, test := range []struct{ q, want float64 }{{0, 1}, {0.5, 50}, {0.99, 99}, {1, 100}} {
 		if got := quantile(times, test.q); got != test.want {
-			t.Errorf("quantile %v is %v, want %v", test.q, got, test.want)
+			t.Errorf("quantile %v = %v, want %v", test.q, got, test.want)
 		}
 	}
 	if got := quantile(nil, 0.5); got != 0 {
-		t.Errorf("quantile of nothing is %v", got)
+		t.Errorf("quantile of an empty list = %v", got)
 	}
 	if got := quantile(times[:1], 0.99); got != 1 {
-		t.Errorf("quantile of one is %v", got)
+		t.Errorf("quantile of one value = %v", got)
 	}
 }

@@ -76,7 +76,7 @@ func TestFloodKinds(t *testing.T) {
 		}
 	}
 	if len(floodKinds) != 8 {
-		t.Errorf("%d kinds, want each to be tested", len(floodKinds))
+		t.Errorf("%d flood kinds, want 8", len(floodKinds))
 	}
 }
 

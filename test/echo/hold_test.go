@@ -85,7 +85,7 @@ func TestHoldReportsSilence(t *testing.T) {
 	t.Cleanup(server.Close)
 	s := startHold(t, "--to", strings.TrimPrefix(server.URL, "http://"), "--flows", "2", "--interval", "20ms", "--timeout", "300ms")
 	if report := s.report(); report.Live != 2 {
-		t.Fatalf("at the start: %+v", report)
+		t.Fatalf("initial report: %+v", report)
 	}
 	silent.Store(true)
 	report := s.check()
@@ -137,24 +137,24 @@ func TestHoldDatagrams(t *testing.T) {
 	s := startHold(t, "--udp", "--to", socket.LocalAddr().String(), "--from", "127.0.0.1,127.0.0.2", "--flows", strconv.Itoa(flows),
 		"--interval", "1h", "--timeout", "1s")
 	if report := s.report(); report.PerPod["a"] != flows || report.Silent != 0 || len(report.Moved) != 0 {
-		t.Fatalf("at the start: %+v", report)
+		t.Fatalf("initial report: %+v", report)
 	}
 	pod.Store("b")
 	before := received.Load()
 	report := s.check()
 	// Each flow continues after the first answer.
 	if got := received.Load() - before; got < 2*flows {
-		t.Errorf("%d datagrams for %d flows with a new pod, want two each", got, flows)
+		t.Errorf("%d datagrams for %d flows with a new pod, want two per flow", got, flows)
 	}
 	if want := []holdreport.Movement{{From: "a", To: "b", Flows: flows}}; !slices.Equal(report.Moved, want) || report.PerPod["b"] != flows {
 		t.Errorf("got %+v, want movements %v", report, want)
 	}
 	if report := s.check(); len(report.Moved) != 0 {
-		t.Errorf("movements are reported twice: %v", report.Moved)
+		t.Errorf("movements were reported twice: %v", report.Moved)
 	}
 	pod.Store("")
 	if report := s.check(); report.Silent != flows || report.Lost == 0 || report.PerPod["b"] != flows {
-		t.Errorf("without answers: %+v", report)
+		t.Errorf("without replies: %+v", report)
 	}
 	s.end()
 	socket.Close()

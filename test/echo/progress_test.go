@@ -17,7 +17,7 @@ func TestFailureReportsProgress(t *testing.T) {
 	for url, want := range map[string]string{silent.URL: "request sent: ", gone.URL: ": no connection: "} {
 		got, _ := runJSON[report](t, load, "--url", url, "--requests", "1", "--timeout", "200ms")
 		if len(got.FirstErrors) != 1 || !strings.Contains(got.FirstErrors[0], want) {
-			t.Errorf("errors %q, want %q", got.FirstErrors, want)
+			t.Errorf("errors = %q, want %q", got.FirstErrors, want)
 		}
 	}
 }

@@ -46,7 +46,7 @@ func (v *visit) report() webreport.Report {
 	v.t.Helper()
 	var report webreport.Report
 	if err := v.reports.Decode(&report); err != nil {
-		v.t.Fatalf("no report: %v", err)
+		v.t.Fatalf("decode the report: %v", err)
 	}
 	return report
 }
@@ -80,7 +80,7 @@ func (v *visit) until(enough func(webreport.Kind) bool) map[string]webreport.Kin
 			return sum
 		}
 		if time.Now().After(deadline) {
-			v.t.Fatalf("not enough of %v: %+v", missing, sum)
+			v.t.Fatalf("timeout: missing %v: %+v", missing, sum)
 		}
 		time.Sleep(10 * time.Millisecond)
 	}

@@ -91,7 +91,7 @@ func TestKernelIsFetched(t *testing.T) {
 				t.Fatal(err)
 			}
 			if got, err := os.ReadFile(file); err != nil || string(got) != content {
-				t.Errorf("%s holds %q, %v", file, got, err)
+				t.Errorf("%s contains %q, %v", file, got, err)
 			}
 			checkFiles(t, cache, k.file())
 		})
@@ -105,7 +105,7 @@ func checkFiles(t *testing.T, directory string, want ...string) {
 		t.Fatal(err)
 	}
 	if len(entries) != len(want) || (len(want) == 1 && entries[0].Name() != want[0]) {
-		t.Errorf("%s holds %v, want %v", directory, entries, want)
+		t.Errorf("%s contains %v, want %v", directory, entries, want)
 	}
 }
 

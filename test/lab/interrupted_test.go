@@ -74,7 +74,7 @@ func TestUpClearsEndedFailures(t *testing.T) {
 	const removed = "removed the remains of a lab that has ended"
 	for _, lab := range []*tester{elsewhere, lab} {
 		if output := lab.run("up", "--nodes", "1"); !strings.Contains(output, removed) {
-			t.Errorf("up printed %q, want %q", output, removed)
+			t.Errorf("output of up = %q, want %q", output, removed)
 		}
 		lab.killAll()
 	}
@@ -90,7 +90,7 @@ func (t *tester) killAll() {
 	}
 	for deadline := time.Now().Add(10 * time.Second); slices.ContainsFunc(all, process.alive); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("processes of the lab have not ended 10 s after they were killed")
+			t.Fatal("processes of the lab are still running 10 s after SIGKILL")
 		}
 	}
 }

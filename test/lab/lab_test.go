@@ -74,13 +74,13 @@ func TestLab(t *testing.T) {
 			lab.refused(1, "bin/lab up", args...)
 		}
 		if got := lab.run("down"); got != "there was no lab\n" {
-			t.Errorf("down printed %q", got)
+			t.Errorf("output of down = %q", got)
 		}
 	})
 	lab.cleanUp()
 	start := time.Now()
 	t.Log(lab.run("up", "--nodes", "3", "--routers", "2"))
-	t.Logf("up took %s, with filling the cache where that was needed", time.Since(start).Round(time.Second))
+	t.Logf("up took %s, including filling the cache", time.Since(start).Round(time.Second))
 	inside := processesOf(t, lab)
 	if len(inside) < 20 {
 		t.Errorf("only %d processes run in the lab", len(inside))
@@ -110,11 +110,11 @@ func TestLab(t *testing.T) {
 	before.compare(t, lookAtMachine(t))
 	for _, process := range inside {
 		if process.alive() {
-			t.Errorf("process %d of the lab is still there: %s", process.pid, process.command)
+			t.Errorf("process %d of the lab is still running: %s", process.pid, process.command)
 		}
 	}
 	if _, err := os.Stat(lab.state); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the lab's directory is still there: %v", err)
+		t.Errorf("the directory of the lab was not removed: %v", err)
 	}
 }
 
@@ -130,7 +130,7 @@ func testExitCodes(t *tester) {
 		t.Errorf("missing program: exit code %d, want 127", code)
 	}
 	if output, code := t.try("words\n", "exec", "node1", "--", "cat"); code != 0 || output != "words\n" {
-		t.Errorf("standard input arrives as %q, exit code %d", output, code)
+		t.Errorf("standard input received as %q, exit code %d", output, code)
 	}
 	t.refused(1, "the lab has client, router1", "exec", "node9", "--", "true")
 	if _, code := t.try("", "kubectl", "get", "pod", "absent"); code != 1 {
@@ -162,7 +162,7 @@ func testRoutes(t *tester) {
 		output := t.run("vtysh", router, "--", "-c", "show running-config")
 		for _, want := range []string{"router bgp 64512", "bgp listen range 198.51.100.0/25", "bgp listen range 2001:db8:0:1::/64"} {
 			if !strings.Contains(output, want) {
-				t.Errorf("%s: configuration without %q:\n%s", router, want, output)
+				t.Errorf("%s: configuration does not contain %q:\n%s", router, want, output)
 			}
 		}
 	}
@@ -202,7 +202,7 @@ func testPods(t *tester) {
 	for _, pod := range pods.Items {
 		nodes[pod.Spec.NodeName]++
 		if len(pod.Status.PodIPs) != 2 {
-			t.Fatalf("pod %s has addresses %v, want one of each family", pod.Metadata.Name, pod.Status.PodIPs)
+			t.Fatalf("addresses of pod %s = %v, want one of each family", pod.Metadata.Name, pod.Status.PodIPs)
 		}
 		for _, address := range pod.Status.PodIPs {
 			host := address.IP
@@ -220,7 +220,7 @@ func testPods(t *tester) {
 	for _, source := range []string{from, "host"} {
 		output := t.run("kubectl", "exec", source, "--", "/echo", "api", "--path", "/version")
 		if !strings.Contains(output, `"gitVersion": "v1.37.2"`) {
-			t.Errorf("the API server answers %s: %s", source, output)
+			t.Errorf("version reported by %s: %s", source, output)
 		}
 	}
 	for _, path := range []string{"{.spec.clusterIPs[0]}:80", "[{.spec.clusterIPs[1]}]:80"} {
@@ -258,10 +258,10 @@ func testKubectlCache(t *tester) {
 		t.Fatalf("kubectl: %v: %s", err, output)
 	}
 	if entries, err := os.ReadDir(home); err != nil || len(entries) > 0 {
-		t.Errorf("kubectl left %v in the user's home (%v)", entries, err)
+		t.Errorf("kubectl created %v in the home directory (%v)", entries, err)
 	}
 	if _, err := os.Stat(filepath.Join(t.state, "kubectl", "discovery")); err != nil {
-		t.Errorf("the cache is not in the lab's directory: %v", err)
+		t.Errorf("the discovery cache is not in the directory of the lab: %v", err)
 	}
 }
 
@@ -272,15 +272,15 @@ func testLink(t *tester) {
 		return code
 	}
 	if code := try(); code != 0 {
-		t.Fatalf("node1 cannot be reached: %d", code)
+		t.Fatalf("node1 is not reachable: exit code %d", code)
 	}
 	t.run("link", "down", "node1")
 	if code := try(); code == 0 {
-		t.Error("node1 can be reached over a cut link")
+		t.Error("node1 is reachable although its link is down")
 	}
 	t.run("link", "up", "node1")
 	if code := try(); code != 0 {
-		t.Errorf("node1 cannot be reached over a mended link: %d", code)
+		t.Errorf("node1 is not reachable after its link was restored: exit code %d", code)
 	}
 }
 
@@ -290,7 +290,7 @@ func testNode(t *tester) {
 	t.run("node", "stop", "node2")
 	for _, process := range inside {
 		if process.alive() {
-			t.Errorf("process %d of node2 is still there: %s", process.pid, process.command)
+			t.Errorf("process %d of node2 is still running: %s", process.pid, process.command)
 		}
 	}
 	if output := t.run("hosts"); !slices.Contains(strings.Fields(lineOf(output, "node2")), "stopped") {
@@ -306,7 +306,7 @@ func testNode(t *tester) {
 	t.run("kubectl", "wait", "--for=condition=Ready", "node/node2", "--timeout=10s")
 	t.run("kubectl", "rollout", "status", "deployment/echo", "--timeout=120s")
 	if output := t.run("exec", "node2", "--", "ls", "/sys/fs/bpf"); strings.Contains(output, "pin") {
-		t.Error("a pin survived the power loss")
+		t.Error("a pin still exists after the power loss")
 	}
 	if output := t.run("exec", "node2", "--", "ctr", "-n", "k8s.io", "images", "ls", "-q"); !strings.Contains(output, "millrace.test/other:dev") {
 		t.Errorf("node2 lost an image: %s", output)
@@ -320,7 +320,7 @@ func TestRefusals(t *testing.T) {
 			command := lab.command(args...)
 			command.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 			if output, _ := command.CombinedOutput(); !strings.Contains(string(output), "run it as root") {
-				t.Errorf("lab %v printed %q", args, output)
+				t.Errorf("output of lab %v = %q", args, output)
 			}
 		}
 	})
@@ -328,7 +328,7 @@ func TestRefusals(t *testing.T) {
 		command := lab.command("up")
 		command.Env = append(command.Env, "PATH=/no-such-directory")
 		if output, _ := command.CombinedOutput(); !strings.Contains(string(output), "hack/prerequisites.sh") {
-			t.Errorf("up printed %q", output)
+			t.Errorf("output of up = %q", output)
 		}
 	})
 	t.Run("directory of somebody else", func(t *testing.T) {
@@ -339,7 +339,7 @@ func TestRefusals(t *testing.T) {
 		lab.refused(1, "--state", "up")
 		lab.run("down")
 		if _, err := os.Stat(filepath.Join(lab.state, "letters")); err != nil {
-			t.Errorf("down removed a directory that is no lab's: %v", err)
+			t.Errorf("down removed a directory that does not belong to a lab: %v", err)
 		}
 	})
 	t.Run("hidden directory", func(t *testing.T) {

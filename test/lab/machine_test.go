@@ -58,12 +58,12 @@ func (l look) compare(t *testing.T, after look) {
 	t.Helper()
 	for _, line := range l.things {
 		if _, kept := slices.BinarySearch(after.things, line); !kept {
-			t.Errorf("gone: %s", line)
+			t.Errorf("removed: %s", line)
 		}
 	}
 	for _, line := range after.things {
 		if _, known := slices.BinarySearch(l.things, line); !known {
-			t.Errorf("new: %s", line)
+			t.Errorf("added: %s", line)
 		}
 	}
 	l.compareSysctls(t, after)
@@ -74,7 +74,7 @@ func (l look) compareSysctls(t *testing.T, after look) {
 	t.Helper()
 	for name, value := range l.sysctls {
 		if after.sysctls[name] != value {
-			t.Errorf("sysctl %s is %q, was %q", name, after.sysctls[name], value)
+			t.Errorf("sysctl %s = %q, previously %q", name, after.sysctls[name], value)
 		}
 	}
 }
@@ -175,7 +175,7 @@ func (t *tester) strays() {
 	for _, entry := range entries {
 		command, err := os.ReadFile(filepath.Join("/proc", entry.Name(), "cmdline"))
 		if err == nil && (strings.Contains(string(command), t.program) || strings.Contains(string(command), t.state)) {
-			t.Errorf("process %s is still there: %s", entry.Name(), strings.ReplaceAll(string(command), "\x00", " "))
+			t.Errorf("process %s is still running: %s", entry.Name(), strings.ReplaceAll(string(command), "\x00", " "))
 		}
 	}
 }
@@ -203,7 +203,7 @@ func (t *tester) pid(host string) int {
 		pid, _ = strconv.Atoi(fields[3])
 	}
 	if pid == 0 {
-		t.Fatalf("host %s does not run: %v", host, fields)
+		t.Fatalf("host %s is not running: %v", host, fields)
 	}
 	return pid
 }

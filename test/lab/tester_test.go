@@ -22,7 +22,7 @@ type tester struct {
 func newTester(t *testing.T) *tester {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Fatal("these tests make namespaces, mounts and cgroups: run them as root")
+		t.Fatal("these tests create namespaces, mounts and cgroups: run them as root")
 	}
 	dir := t.TempDir()
 	for at := dir; at != os.TempDir() && at != "/"; at = filepath.Dir(at) {

@@ -118,7 +118,7 @@ func withDebiansFRR(manifest string) (string, error) {
 		documents[at] = string(changed)
 	}
 	if replaced != 1 {
-		return "", fmt.Errorf("%d DaemonSets of MetalLB's manifest run %s, want 1", replaced, frrImage)
+		return "", fmt.Errorf("%d DaemonSets in the manifest of MetalLB use %s, want 1", replaced, frrImage)
 	}
 	return strings.Join(documents, "\n---\n"), nil
 }

@@ -71,7 +71,7 @@ func TestMetalLBFRRK8s(t *testing.T) {
 	onlyOthers(t)
 	m.back(t)
 	if after := others.sessions(t); !maps.Equal(after, before) {
-		t.Errorf("others have had sessions %v, had %v before", after, before)
+		t.Errorf("sessions of other configurations = %v, previously %v", after, before)
 	}
 }
 
@@ -81,7 +81,7 @@ func onlyOthers(t *testing.T) {
 	var left metav1.PartialObjectMetadataList
 	must(t, cluster.Get(t.Context(), &left, "-n", metalLBNamespace, "frrconfigurations"))
 	if len(left.Items) != 1 || left.Items[0].Name != "others" {
-		t.Errorf("frr-k8s still has %+v", left.Items)
+		t.Errorf("FRRConfigurations remain: %+v", left.Items)
 	}
 }
 
@@ -91,11 +91,11 @@ func refused(t *testing.T) {
 	must(t, cluster.Apply(t.Context(), learning))
 	out, err := cluster.Millrace(t.Context(), "migrate", "nodes")
 	if want := "FRRConfiguration metallb-system/learning"; err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "node2") {
-		t.Errorf("a session that frr-k8s keeps is no reason to refuse: %v, want %q\n%s", err, want, out)
+		t.Errorf("session managed by frr-k8s did not block the migration: %v, want %q\n%s", err, want, out)
 	}
 	converted := millrace(t, "migrate", "metallb", metalLBFile(t, "frrconfigurations"))
 	if want := "FRRConfiguration learning: it has router 198.51.100.101 of BGPPeer router1"; !strings.Contains(converted, want) {
-		t.Errorf("millrace migrate metallb does not report %q:\n%s", want, converted)
+		t.Errorf("millrace migrate metallb did not report %q:\n%s", want, converted)
 	}
 	kubectl(t, "-n", metalLBNamespace, "delete", "frrconfiguration", "learning")
 }
@@ -138,7 +138,7 @@ func (d othersDaemon) sessions(t *testing.T) map[string]int {
 		for i := 1; i <= 3; i++ {
 			node := harness.NodeAddress(i, netip.IPv4Unspecified()).String()
 			if neighbors[node].State != "Established" {
-				return fmt.Errorf("the router of others has no session with %s: %q", node, neighbors[node].State)
+				return fmt.Errorf("router of another configuration: session with %s is %q", node, neighbors[node].State)
 			}
 			had[node] = neighbors[node].Had
 		}

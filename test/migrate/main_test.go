@@ -159,11 +159,11 @@ func metalLBRelease(ctx context.Context, module string) (sources, version string
 	download.Dir = module
 	out, err := download.Output()
 	if err != nil {
-		return "", "", fmt.Errorf("download MetalLB's module: %w: %s", err, out)
+		return "", "", fmt.Errorf("download the MetalLB module: %w: %s", err, out)
 	}
 	var found struct{ Dir, Version string }
 	if err := json.Unmarshal(out, &found); err != nil {
-		return "", "", fmt.Errorf("find MetalLB's module: %w: %s", err, out)
+		return "", "", fmt.Errorf("parse the MetalLB module: %w: %s", err, out)
 	}
 	return found.Dir, found.Version, nil
 }

@@ -218,7 +218,7 @@ func (m *move) hold(t *testing.T) {
 	t.Helper()
 	m.ports = max(m.ports, firstHeld) + heldConnections
 	if int(m.ports)+heldConnections > int(portsOf(0).First) {
-		t.Fatal("there are no more ports to hold connections by")
+		t.Fatal("no ports left for held connections")
 	}
 	var vips []netip.Addr
 	for _, target := range m.targets {
@@ -338,11 +338,11 @@ func givenAddresses(t *testing.T) map[string][]string {
 		for i := range all {
 			name := all[i].Name
 			if given[name] = addressesOf(&all[i]); len(given[name]) != len(all[i].Spec.IPFamilies) {
-				return fmt.Errorf("Service %s has %v", name, given[name])
+				return fmt.Errorf("addresses of Service %s = %v", name, given[name])
 			}
 		}
 		if len(given) != 20 {
-			return fmt.Errorf("there are %d Services", len(given))
+			return fmt.Errorf("%d Services, want 20", len(given))
 		}
 		return nil
 	})
@@ -380,11 +380,11 @@ func claimed(t *testing.T, given map[string][]string) {
 			return err
 		}
 		if len(reports.Items) != 3 {
-			return fmt.Errorf("there are %d reports of nodes", len(reports.Items))
+			return fmt.Errorf("%d LBNodeReports, want 3", len(reports.Items))
 		}
 		for i := range reports.Items {
 			if programmed := int(reports.Items[i].Status.VIPs.Programmed); programmed != len(distinct) {
-				return fmt.Errorf("node %s has %d of %d VIPs", reports.Items[i].Name, programmed, len(distinct))
+				return fmt.Errorf("node %s programmed %d of %d VIPs", reports.Items[i].Name, programmed, len(distinct))
 			}
 		}
 		return nil
@@ -398,7 +398,7 @@ func unchanged(t *testing.T, given map[string][]string) {
 	must(t, err)
 	for i := range all {
 		if have := addressesOf(&all[i]); !slices.Equal(have, given[all[i].Name]) {
-			t.Errorf("Service %s has %v, had %v", all[i].Name, have, given[all[i].Name])
+			t.Errorf("addresses of Service %s = %v, previously %v", all[i].Name, have, given[all[i].Name])
 		}
 	}
 }
@@ -416,7 +416,7 @@ func routedToAll(t *testing.T, vip netip.Addr, limit time.Duration) {
 		}
 		slices.Sort(at)
 		if !slices.Equal(at, []int{1, 2, 3}) {
-			return fmt.Errorf("router1 routes %s to %v, those of nodes %v", vip, hops, at)
+			return fmt.Errorf("next hops of %s on router1 = %v, nodes %v", vip, hops, at)
 		}
 		return nil
 	})

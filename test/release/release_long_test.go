@@ -176,7 +176,7 @@ func startRegistries(t *testing.T, versions ...string) {
 		eventually(t, time.Minute, func(ctx context.Context) error {
 			status, err := cluster.Exec(ctx, node, "curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "http://"+registry+"/v2/")
 			if err == nil && string(status) != "401" {
-				err = fmt.Errorf("the registry answers %s without a password", status)
+				err = fmt.Errorf("response of the registry without a password = %s", status)
 			}
 			return err
 		})
@@ -246,7 +246,7 @@ func faults(t *testing.T, image string) {
 	}
 	out, err := cluster.Millrace(t.Context(), "preflight", image, "--image-pull-secret=registry", "-o", "json")
 	if err == nil {
-		t.Error("no fault is reported")
+		t.Error("no fault was reported")
 	}
 	var result struct {
 		Nodes []consoleapi.Preflight `json:"nodes"`
@@ -300,12 +300,12 @@ func TestRelease(t *testing.T) {
 	runs(t, "v0.1.0")
 
 	if _, err := runHelm(t.Context(), "uninstall", "millrace", "--timeout", "4m"); err == nil {
-		t.Fatal("uninstalled while a Service has an address")
+		t.Fatal("uninstalled although a Service has an address")
 	} else if !strings.Contains(err.Error(), "default/echo") {
-		t.Errorf("the refusal does not name the Service: %v", err)
+		t.Errorf("the error does not mention the Service: %v", err)
 	}
 	if load, err := cluster.Requests(t.Context(), vip, 100); err != nil || load.Errors > 0 {
-		t.Errorf("after the refusal: %v: %+v", err, load)
+		t.Errorf("after the failed uninstallation: %v: %+v", err, load)
 	}
 	// A rollback reverts the started uninstallation.
 	underLoad(t, vip, "rollback", "millrace", "3", "--wait", "--timeout", "4m")
@@ -336,11 +336,11 @@ func runs(t *testing.T, version string) {
 	images := strings.Fields(kubectl(t, "-n", "millrace-system", "get", "pods", "--field-selector=status.phase=Running",
 		"-l", "app.kubernetes.io/component in (agent, operator)", "-o", "jsonpath={.items[*].spec.containers[*].image}"))
 	if len(images) < 2*len(nodes) {
-		t.Errorf("only %d containers run: %s", len(images), images)
+		t.Errorf("only %d containers are running: %s", len(images), images)
 	}
 	for _, image := range images {
 		if !strings.HasPrefix(image, registry+"/millrace/") || !strings.Contains(image, ":"+version+"@sha256:") {
-			t.Errorf("%s runs, want release %s", image, version)
+			t.Errorf("running image %s, want release %s", image, version)
 		}
 	}
 }
@@ -354,7 +354,7 @@ func nothingLeft(t *testing.T) {
 		names := strings.Fields(kubectl(t, "get", kind, "-A", "-o", "jsonpath={.items[*].metadata.name}"))
 		names = slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, "millrace") })
 		if len(names) > 0 {
-			t.Errorf("%s are left: %s", kind, names)
+			t.Errorf("%s were not deleted: %s", kind, names)
 		}
 	}
 	for _, node := range nodes {
@@ -364,7 +364,7 @@ func nothingLeft(t *testing.T) {
 	}
 	service := kubectl(t, "get", "service", "echo", "-o", "jsonpath={.metadata.finalizers}{.status.loadBalancer.ingress}")
 	if service != "" {
-		t.Errorf("the Service still has %s", service)
+		t.Errorf("the Service still has address %s", service)
 	}
 }
 

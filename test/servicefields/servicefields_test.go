@@ -42,20 +42,20 @@ func TestEveryField(t *testing.T) {
 	}
 	for _, field := range fields {
 		if !missing[field.Name] {
-			t.Errorf("%s is no field of Service, or has two rows", field.Name)
+			t.Errorf("%s is not a field of ServiceSpec, or has two rows", field.Name)
 		}
 		delete(missing, field.Name)
 		if len(field.Packages) == 0 {
-			t.Errorf("no package tests %s", field.Name)
+			t.Errorf("no package tests field %s", field.Name)
 		}
 		for _, name := range field.Packages {
 			if !hasTest(t, name) {
-				t.Errorf("%s has no TestServiceFields for %s", name, field.Name)
+				t.Errorf("%s has no TestServiceFields subtest for %s", name, field.Name)
 			}
 		}
 	}
 	for name := range missing {
-		t.Errorf("docs/service.md has no row for %s", name)
+		t.Errorf("docs/service.md has no row for field %s", name)
 	}
 }
 

@@ -46,10 +46,10 @@ func TestAnswer(t *testing.T) {
 			}
 		}
 		if got.ID != 7 || !got.Response || address != test.want {
-			t.Errorf("%s requests %s: got %+v, want the address %q", test.client, test.kind, got, test.want)
+			t.Errorf("%s requests %s: got %+v, want address %q", test.client, test.kind, got, test.want)
 		}
 	}
 	if _, err := answer([]byte("no DNS"), netip.Addr{}); err == nil {
-		t.Error("what is no query is answered")
+		t.Error("no error for a message that is not a DNS query")
 	}
 }

@@ -28,15 +28,15 @@ func TestMiddle(t *testing.T) {
 
 func TestFlagPatches(t *testing.T) {
 	if add, remove := flagPatches([]string{"--a", transmitFlag}); add != nil || remove != nil {
-		t.Errorf("with the flag: %v, %v", add, remove)
+		t.Errorf("with the flag: patches %v, %v", add, remove)
 	}
 	add, remove := flagPatches([]string{"--a", "--b"})
 	const args = "/spec/template/spec/containers/0/args/"
 	if want := []operation{{"add", args + "-", transmitFlag}}; !slices.Equal(add, want) {
-		t.Errorf("adds by %v, want %v", add, want)
+		t.Errorf("patches that add the flag = %v, want %v", add, want)
 	}
 	if want := []operation{{"test", args + "2", transmitFlag}, {"remove", args + "2", ""}}; !slices.Equal(remove, want) {
-		t.Errorf("removes by %v, want %v", remove, want)
+		t.Errorf("patches that remove the flag = %v, want %v", remove, want)
 	}
 }
 
@@ -72,6 +72,6 @@ func TestSoftirqThreads(t *testing.T) {
 		t.Errorf("got %v, %v", got, err)
 	}
 	if _, err := softirqThreads(t.TempDir()); !errors.Is(err, errNoSoftirqThreads) {
-		t.Errorf("without any: %v", err)
+		t.Errorf("without softirq threads: %v", err)
 	}
 }

@@ -70,7 +70,7 @@ func TestKeyChanges(t *testing.T) {
 	}
 	slices.Sort(keys)
 	if unique := slices.Compact(slices.Clone(keys)); len(unique) != len(keys) {
-		t.Errorf("different inputs have the same key: %v", keys)
+		t.Errorf("different inputs have equal keys: %v", keys)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestFill(t *testing.T) {
 		t.Fatalf("got %v, want %v", err, failure)
 	}
 	if drafts, err := filepath.Glob(filepath.Join(store.dir, ".draft-*")); err != nil || len(drafts) != 0 {
-		t.Fatalf("a failed build leaves %v (%v)", drafts, err)
+		t.Fatalf("a failed build left %v (%v)", drafts, err)
 	}
 	calls := 0
 	build := func(draft string) error {
@@ -120,7 +120,7 @@ func TestFillAtOnce(t *testing.T) {
 		go func() { second <- fill(func() {}) }()
 		for deadline := time.Now().Add(20 * time.Second); reports.Load() == 0; time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
-				t.Error("the second lab does not report that it waits")
+				t.Error("the second lab does not report that it is waiting")
 				return
 			}
 		}
@@ -143,7 +143,7 @@ func TestFillRemovesStaleDrafts(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(stale); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("the stale draft: %v, want it gone", err)
+		t.Errorf("stale draft: %v, want it removed", err)
 	}
 	if _, err := os.Stat(other); err != nil {
 		t.Error(err)

@@ -37,7 +37,7 @@ func TestParseCNI(t *testing.T) {
 		}
 	}
 	if _, err := ParseCNI("weave"); err == nil || !strings.Contains(err.Error(), "ptp, flannel") {
-		t.Errorf("an unknown CNI: %v", err)
+		t.Errorf("unknown CNI: %v", err)
 	}
 }
 
@@ -48,7 +48,7 @@ func TestParseRouter(t *testing.T) {
 		}
 	}
 	if _, err := ParseRouter("quagga"); err == nil || !strings.Contains(err.Error(), "frr, bird") {
-		t.Errorf("an unknown router: %v", err)
+		t.Errorf("unknown router: %v", err)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestHiddenFoldersCoverBinds(t *testing.T) {
 		}
 		for _, bind := range spec.Binds {
 			if !slices.Contains(HiddenFolders(), bind.Target) {
-				t.Errorf("%s is hidden on nodes and HiddenFolders does not list it", bind.Target)
+				t.Errorf("%s is hidden on nodes, but missing in HiddenFolders", bind.Target)
 			}
 		}
 	}

@@ -32,6 +32,6 @@ func TestKeyReplaced(t *testing.T) {
 		}
 	}
 	if keyReplaced([]millracev1beta1.LBNodeReport{done, done}, 1) == nil {
-		t.Error("a node is missing: want an error")
+		t.Error("no error for a missing node")
 	}
 }

@@ -81,10 +81,10 @@ func TestAttribute(t *testing.T) {
 	flows := []holdreport.BrokenFlow{{Pod: "ended"}, {Pod: "on-the-node"}, {Pod: "elsewhere"}}
 	live := map[string]string{"on-the-node": node, "elsewhere": "node1"}
 	if broken, lost := attribute(flows, live, false); broken != 2 || lost != 1 {
-		t.Errorf("the node lives: %d broken, %d lost", broken, lost)
+		t.Errorf("running node: %d broken, %d lost", broken, lost)
 	}
 	if broken, lost := attribute(flows, live, true); broken != 1 || lost != 2 {
-		t.Errorf("the node died: %d broken, %d lost", broken, lost)
+		t.Errorf("killed node: %d broken, %d lost", broken, lost)
 	}
 }
 
@@ -94,28 +94,28 @@ func TestEvents(t *testing.T) {
 	for i := range events {
 		e := &events[i]
 		if seen[e.name] || e.title == "" || e.do == nil || e.lasts == 0 {
-			t.Errorf("event %q exists twice, or incomplete", e.name)
+			t.Errorf("event %q is a duplicate or incomplete", e.name)
 		}
 		seen[e.name] = true
 		if e.limit.any && e.limit.back == 0 && !e.limit.isSilent {
 			t.Errorf("event %s has no limit", e.name)
 		}
 		if e.last && i != len(events)-1 {
-			t.Errorf("event %s leaves nothing to go on with, and others follow", e.name)
+			t.Errorf("event %s is destructive, but not the last one", e.name)
 		}
 		if len(e.title) > titleWidth {
-			t.Errorf("the title of %s is too long for the table", e.name)
+			t.Errorf("title of event %s exceeds the width of the table", e.name)
 		}
 	}
 	if err := Check([]string{"kill", "uninstall"}); err != nil {
 		t.Error(err)
 	}
 	if err := Check([]string{"kill", "flood"}); err == nil || !strings.Contains(err.Error(), `"flood"`) {
-		t.Errorf("an unknown event: %v", err)
+		t.Errorf("unknown event: %v", err)
 	}
 	busy := &events[slices.Index(Names(), "busy")]
 	if busy.selected(nil) || !busy.selected([]string{"kill", "busy"}) || !events[0].selected(nil) || events[1].selected([]string{"busy"}) {
-		t.Error("the wrong events are selected")
+		t.Error("wrong events are selected")
 	}
 }
 
@@ -136,7 +136,7 @@ func TestSessions(t *testing.T) {
 		t.Error(err)
 	}
 	if lost := alarms(whole, whole); len(lost) > 0 {
-		t.Errorf("lost %v", lost)
+		t.Errorf("alarms = %v, want none", lost)
 	}
 	for name, change := range map[string]func(*consoleapi.BGPPeer){
 		"BGP":   func(p *consoleapi.BGPPeer) { p.State = "Active" },
@@ -148,17 +148,17 @@ func TestSessions(t *testing.T) {
 		}
 	}
 	if err := allUp(whole[:2]); err == nil {
-		t.Error("the sessions of two nodes are all")
+		t.Error("no error for the sessions of only two nodes")
 	}
 	flapped := look(func(p *consoleapi.BGPPeer) { p.Flaps, p.LastError = 2, "BFD session lost" })
 	if lost := alarms(whole, flapped); !slices.Equal(lost, []string{"node2 lost router2: BFD session lost"}) {
-		t.Errorf("lost %v", lost)
+		t.Errorf("alarms = %v", lost)
 	}
 	if err := established(whole, "router1"); err != nil {
 		t.Error(err)
 	}
 	if err := established(look(func(p *consoleapi.BGPPeer) { p.State = "Idle" }), "router2"); err == nil {
-		t.Error("a session that is idle is established")
+		t.Error("no error for an idle session")
 	}
 }
 

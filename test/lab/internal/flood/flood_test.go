@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 		t.Error(err)
 	}
 	if err := Check([]string{"syn", "nonsense"}); err == nil {
-		t.Error("there is no such flood: want an error")
+		t.Error("no error for an unknown flood")
 	}
 }
 

@@ -30,7 +30,7 @@ func TestInitRequiresLab(t *testing.T) {
 
 func TestEnded(t *testing.T) {
 	if ended(os.Getpid()) {
-		t.Error("this process has ended")
+		t.Error("the current process is reported as ended")
 	}
 	command := exec.Command("true")
 	if err := command.Start(); err != nil {
@@ -39,7 +39,7 @@ func TestEnded(t *testing.T) {
 	// A zombie until it is waited for.
 	for start := time.Now(); !ended(command.Process.Pid); time.Sleep(time.Millisecond) {
 		if time.Since(start) > 10*time.Second {
-			t.Fatal("a process that ended has not ended")
+			t.Fatal("the exited process was not reported within 10 s")
 		}
 	}
 	if err := command.Wait(); err != nil {

@@ -40,10 +40,10 @@ func TestCoexistence(t *testing.T) {
 			}
 			gone(t, own)
 			if out, err := exec.Command("ip", "netns", "exec", others, "true").CombinedOutput(); err != nil {
-				t.Errorf("the others' namespace: %v: %s", err, out)
+				t.Errorf("foreign namespace: %v: %s", err, out)
 			}
 			if out, err := exec.Command("ip", "netns", "del", others).CombinedOutput(); err != nil {
-				t.Errorf("delete the others' namespace: %v: %s", err, out)
+				t.Errorf("delete the foreign namespace: %v: %s", err, out)
 			}
 		})
 	}
@@ -61,9 +61,9 @@ func gone(t *testing.T, name string) {
 		}
 	}
 	if err := Do(name, func() error { return nil }); !errors.Is(err, ErrNotExist) {
-		t.Errorf("enter it: %v, want ErrNotExist", err)
+		t.Errorf("enter the removed namespace: %v, want ErrNotExist", err)
 	}
 	if _, err := os.Stat(directory); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("%s is still there: %v", directory, err)
+		t.Errorf("%s was not removed: %v", directory, err)
 	}
 }

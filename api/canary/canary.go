@@ -20,12 +20,12 @@ import (
 // Ports is the number of UDP source ports that each node probes from.
 const Ports = 64
 
-// lossy is the number of unanswered ports from which a node's probes count as lost. Fewer can be lost without
-// a fault.
+// lossy is the minimum number of a node's unanswered ports that counts as a fault, because single probes can
+// be lost without one.
 const lossy = Ports / 8
 
-// samples is the number of probes per path after which a node that received none counts as not reached. With
-// 256 nodes, the probability that any node receives none by chance is below 10⁻⁶. While agents start, fewer
+// samples is the number of probes per path after which a node without any probe counts as not reached. With
+// 256 nodes, the probability that this happens by chance to any node is below 10⁻⁶. While agents start, fewer
 // nodes probe.
 const samples = 20
 
@@ -116,8 +116,8 @@ type evidence struct {
 	probing, announcing int
 	// silent lists nodes without any answer, lossy those with at least lossy unanswered ports.
 	silent, lossy []string
-	// missing lists nodes that announce the canary but are not reached, undecided those that are not reached
-	// by too few probes for a verdict, short those that answer short probes only.
+	// missing lists nodes that announce the canary and received no probe, undecided those whose missing
+	// probes can be a coincidence, short those that answer short probes only.
 	missing, undecided, short []string
 	unanswered                int
 	// answered is the set of nodes that answered a probe of any node. spread is true if several nodes

@@ -23,7 +23,7 @@ type MapNode struct {
 	ID   uint16     `json:"id"`
 	IPv4 netip.Addr `json:"ipv4"`
 	IPv6 netip.Addr `json:"ipv6"`
-	// Zone is the number of the node's zone; 0 if it has none.
+	// Zone is the number of the node's zone; 0 means no zone.
 	Zone uint8 `json:"zone,omitempty"`
 }
 
@@ -41,7 +41,7 @@ type MapFrontend struct {
 	Zones             map[uint8]uint32 `json:"zones,omitempty"`
 	// AffinitySeconds is the timeout of session affinity; 0 means disabled.
 	AffinitySeconds uint32 `json:"affinitySeconds,omitempty"`
-	// Sources is the set of admitted source prefixes; 0 admits all sources, nil none.
+	// Sources is the set of admitted source prefixes; 0 admits all sources, nil rejects all.
 	Sources *uint32 `json:"sources,omitempty"`
 }
 

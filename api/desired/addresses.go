@@ -23,7 +23,7 @@ func ParseAddress(text string) (netip.Addr, error) {
 	return address.Unmap(), nil
 }
 
-// ParseHost parses the address of a VIP or a node, to which routers can forward packets.
+// ParseHost parses the address of a VIP or a node. Routers must be able to forward packets to it.
 func ParseHost(text string) (netip.Addr, error) {
 	address, err := ParseAddress(text)
 	if err != nil {

@@ -17,7 +17,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Advertisement is a valid VIPAdvertisement.
+// Advertisement is a parsed and valid VIPAdvertisement.
 type Advertisement struct {
 	Name string
 	// Pools and Peers are sorted names; an empty list selects all.

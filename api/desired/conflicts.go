@@ -14,7 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 )
 
-// AdvertisedVIP contains the attributes by which advertisements select a VIP.
+// AdvertisedVIP contains the attributes of a VIP that advertisements can select.
 type AdvertisedVIP struct {
 	Address  netip.Addr
 	Pool     string

@@ -17,7 +17,7 @@ const taintShutdown = "node.cloudprovider.kubernetes.io/shutdown"
 // shuttingDown is the message of the condition Ready during kubelet's graceful node shutdown (KEP-2000).
 const shuttingDown = "node is shutting down"
 
-// NodeDrainReason returns the strongest reason to withdraw a node's routes, or "" if there is none.
+// NodeDrainReason returns the strongest reason to withdraw a node's routes, or "".
 func NodeDrainReason(node *corev1.Node) millracev1beta1.DrainReason {
 	tainted := func(key string) bool {
 		return slices.ContainsFunc(node.Spec.Taints, func(taint corev1.Taint) bool { return taint.Key == key })

@@ -38,7 +38,7 @@ const PasswordKey = "password"
 // LongestPassword is the maximum length of a password in bytes (Linux, TCP_MD5SIG_MAXKEYLEN).
 const LongestPassword = 80
 
-// Peer is a valid LBPeer.
+// Peer is a parsed and valid LBPeer.
 type Peer struct {
 	// Session is a template for a range of routers: each router of the range has a copy.
 	Session

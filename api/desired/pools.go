@@ -15,7 +15,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// Pool is a valid VIPPool.
+// Pool is a parsed and valid VIPPool.
 type Pool struct {
 	Name string
 	// Priority orders pools. The highest is tried first. Of pools with equal priority, those with a namespace

@@ -26,7 +26,7 @@ type Problem struct {
 	Object Object
 	// Field is the path of the field, such as "spec.addresses[1]".
 	Field string
-	// Reason is a reason of the API's conditions.
+	// Reason is a reason of a condition, defined in package v1beta1.
 	Reason string
 	// Message is a sentence that starts with the field.
 	Message string

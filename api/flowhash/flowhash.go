@@ -15,8 +15,8 @@ import (
 
 const SeedSize = 32
 
-// Seed is the secret from which the constants are derived. With it, an attacker could choose flows that share
-// a row. The zero value selects the public constants. It is never printed: see Format.
+// Seed is the secret for deriving the constants. With it, an attacker could choose flows that share a row.
+// The zero value selects the public constants. It is never printed: see Format.
 type Seed [SeedSize]byte
 
 // NewSeed returns a random seed.

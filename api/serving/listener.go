@@ -43,7 +43,7 @@ func Listen(address string, limits Limits) (*Listener, error) {
 	return Limit(listener, limits), nil
 }
 
-// Limit applies limits to a listener.
+// Limit returns a Listener that applies limits to the connections of listener.
 func Limit(listener net.Listener, limits Limits) *Listener {
 	return &Listener{Listener: listener, limits: limits}
 }

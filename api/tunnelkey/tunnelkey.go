@@ -96,7 +96,7 @@ type State struct {
 	Since, Made time.Time
 }
 
-// Newest returns the newest accepted key, or a zero Key if there is none.
+// Newest returns the newest accepted key, or a zero Key.
 func (s *State) Newest() Key {
 	if len(s.Accepted) == 0 {
 		return Key{}

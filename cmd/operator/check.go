@@ -22,7 +22,6 @@ import (
 	"github.com/millrace-lb/millrace/cmd/internal/program"
 )
 
-// checkInterval is the interval between attempts of the check.
 const checkInterval = 2 * time.Second
 
 // runCheck runs the test of the Helm chart: it waits until a session is established and the address of a

@@ -177,7 +177,7 @@ func (r *reader) signIn() string {
 	return found + separator + parameter + "=$scheme://$host$escaped_request_uri"
 }
 
-// checkClientURL returns an error if a text is not a URL for clients.
+// checkClientURL returns an error if a text is neither an HTTP URL nor a path, after replacing its variables.
 func checkClientURL(text string) error {
 	plain := strings.NewReplacer("$escaped_request_uri", "/", "$request_uri", "/", "$request_method", "GET", "$remote_addr", "192.0.2.1",
 		"$scheme", "https", "$host", "a.example", "$uri", "/", "$args", "").Replace(text)

@@ -26,7 +26,7 @@ const Page = "docs/metrics.md"
 // Reference is the path of the page of all other names, relative to the root of the project.
 const Reference = "docs/reference.md"
 
-// Environment variables with which tests write the pages instead of comparing them.
+// Environment variables that make tests write the pages instead of comparing them.
 const (
 	Update          = "MILLRACE_UPDATE_METRICS"
 	UpdateReference = "MILLRACE_UPDATE_REFERENCE"

@@ -38,7 +38,7 @@ type Panel struct {
 	// Unit is a unit of Grafana, such as pps.
 	Unit    string
 	Queries []Query
-	// Bad is the threshold from which the value is red; 0 means no threshold.
+	// Bad is the smallest value that is red; 0 means no threshold.
 	Bad     float64
 	Stacked bool
 }

@@ -43,7 +43,6 @@ func (p program) files() []string {
 	return p.programs
 }
 
-// architectures are the supported architectures of nodes.
 var architectures = []string{"amd64", "arm64"}
 
 type builtImage struct {

@@ -41,7 +41,7 @@ type configuration struct {
 	millrace string
 	output   string
 	push     bool
-	// sources are the directories in which the licenses of modules are found.
+	// sources are the directories with the licenses of modules.
 	sources sources
 	// signer is nil if the release is not signed.
 	signer *signer

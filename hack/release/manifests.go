@@ -83,7 +83,7 @@ func withImages(content []byte, built []builtImage) ([]byte, error) {
 	return content, nil
 }
 
-// ofCheckout are the directories of config/ that are not released. The chart has an archive of its own.
+// ofCheckout are the directories of config/ that are not released. The chart has a separate archive.
 var ofCheckout = []string{"chart", "lab", "lab-gateway", "lab-live", "lab-webhook", "testdata"}
 
 func writeConfig(c configuration, built []builtImage) error {

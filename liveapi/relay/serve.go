@@ -158,7 +158,7 @@ func (s *stream) pause(ctx context.Context) bool {
 	}
 }
 
-// bookmark writes a bookmark, by which the agent detects that the relay works. It returns an error if the API
+// bookmark writes a bookmark, so that the agent detects a relay that hangs. It returns an error if the API
 // server is unreachable.
 func (s *stream) bookmark() error {
 	if err := s.log.Ready(time.Now().Add(-cutFor)); err != nil {

@@ -82,7 +82,7 @@ func (p *Proxy) Listens() bool {
 type Port struct {
 	// Name is the name of the Service port, such as "tcp-443".
 	Name string
-	// VIP is the port to which clients connect.
+	// VIP is the port that clients connect to.
 	VIP int32
 	// Target is the port on which the proxies listen, at least 1024.
 	Target   int32

@@ -49,7 +49,7 @@ type Answer struct {
 type Query struct {
 	Error     string     `json:"error,omitempty"`
 	Selectors []Selector `json:"selectors,omitempty"`
-	// Grouping are the labels by which the query aggregates or matches series.
+	// Grouping are the labels in aggregations and vector matches of the query.
 	Grouping []string `json:"grouping,omitempty"`
 }
 

@@ -78,7 +78,7 @@ func New(options Options) *Collector {
 	}
 }
 
-// SetNodes sets the nodes from which the collector copies data until the context ends.
+// SetNodes sets the nodes whose data the collector copies until the context ends.
 func (c *Collector) SetNodes(ctx context.Context, nodes []Node) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

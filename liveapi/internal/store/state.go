@@ -28,8 +28,7 @@ type Announcement struct {
 
 // Group is a group of nodes with the same decision.
 type Group struct {
-	// Peers are the peers to which the nodes announce the VIP. If it is empty, the VIP is withheld for
-	// Reason.
+	// Peers are the peers that the nodes announce the VIP to. If it is empty, the VIP is withheld for Reason.
 	Peers           []string
 	Reason, Message string
 	Count           int

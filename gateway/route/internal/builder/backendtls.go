@@ -30,8 +30,8 @@ type Policy struct {
 	// Accepted and Resolved are the reasons of conditions that are False, or nil.
 	Accepted, Resolved *Refusal
 	Notes              []string
-	// Gateways are the Gateways that have routes to a target. Excluded are those for which the status has no
-	// room.
+	// Gateways are the Gateways that have routes to a target. Excluded are the Gateways beyond the limit of
+	// the status.
 	Gateways map[types.NamespacedName]bool
 	Excluded []types.NamespacedName
 }

@@ -36,7 +36,7 @@ type Budget struct {
 	// reserve is the limit for closed paths of each namespace, and closing the usage of the reserve.
 	reserve int64
 	closing map[string]int64
-	// Closed contains the namespaces that exceeded the reserve. None of their rules is served.
+	// Closed contains the namespaces that exceeded the reserve. Their rules are not served.
 	Closed map[string]bool
 }
 

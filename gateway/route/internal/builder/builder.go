@@ -99,8 +99,8 @@ func (c *Builder) AddProblem(object model.Object, field, reason, message string)
 	}
 }
 
-// AddRetained adds retained objects and their problems to the result. It adds no problems for routes, which
-// have a condition instead.
+// AddRetained adds the retained objects to the result, and problems for retained Ingresses, ConfigMaps and
+// Secrets. Other objects report the failure in a condition.
 func (c *Builder) AddRetained() {
 	for _, failures := range c.Retained {
 		for _, failure := range failures {

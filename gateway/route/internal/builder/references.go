@@ -99,7 +99,7 @@ func (c *Builder) Permitted(from Referrer, kind string, to types.NamespacedName)
 	})
 }
 
-// CertificateOf returns the certificate of a Secret, or the reason why there is none.
+// CertificateOf returns the certificate of a Secret, or the reason why it cannot be used.
 func (c *Builder) CertificateOf(of types.NamespacedName) (*certificate.Certificate, *Refusal) {
 	if c.Settings.AssumeCertificates {
 		return &certificate.Certificate{Resource: &resource.Resource{

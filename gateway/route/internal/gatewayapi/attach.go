@@ -78,8 +78,8 @@ type candidate struct {
 	hosts    []ownership.Host
 }
 
-// attachAll attaches a route to the listeners that accept it, or returns the reason why none does. A refused
-// route does not count in attachedRoutes, and its valid rules answer 500.
+// attachAll attaches a route to the listeners that accept it, or returns the reason why no listener does. A
+// refused route does not count in attachedRoutes, and its valid rules answer 500.
 func (c *compiler) attachAll(of *route, parent gatewayv1.ParentReference, listeners []*listener) *builder.Refusal {
 	refused := builder.Refuse(model.ReasonNotFound, gatewayv1.RouteReasonNoMatchingParent, "spec.parentRefs: the parent has no such listener")
 	var accepting []candidate

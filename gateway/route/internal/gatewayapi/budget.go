@@ -69,8 +69,8 @@ type charge struct {
 	host    ownership.Host
 }
 
-// readLimitFactor is the multiple of the namespace's limit up to which its routes are read. Reading more
-// would delay other namespaces.
+// readLimitFactor times the limit of a namespace is the maximum size of its routes that are read. Reading
+// more would delay other namespaces.
 const readLimitFactor = 2
 
 // refuseUnread refuses a route without reading it if the routes of its namespace exceed the limit for

@@ -14,7 +14,7 @@ import (
 )
 
 // supported contains the features of Gateway API that are listed in the status of GatewayClasses and in
-// conformance reports. Each has a conformance test, unless the suite has none for it.
+// conformance reports. Each has a conformance test if the suite has one.
 var supported = []features.FeatureName{
 	features.SupportGateway,
 	features.SupportGatewayAddressEmpty,

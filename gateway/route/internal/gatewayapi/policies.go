@@ -76,8 +76,8 @@ func (c *compiler) usePolicies() {
 // maxAncestors is the maximum number of entries in PolicyStatus.ancestors.
 const maxAncestors = 16
 
-// limitAncestors determines the Gateways for which the status of a policy has no room. Gateways that have an
-// entry keep it; others follow by name.
+// limitAncestors determines the Gateways that exceed the maximum number of ancestors in a policy's status.
+// Gateways that have an entry keep it; others follow by name.
 func (c *compiler) limitAncestors() {
 	for _, found := range c.Policies.All {
 		others, previous := 0, map[types.NamespacedName]bool{}

@@ -120,9 +120,9 @@ func blocksAuthorization(filter *resource.Filter) bool {
 	return filter.GetRewrite().GetPath() != nil
 }
 
-// ruleAt returns the rule of a host that matches a target and for which may returns true. Rules of other
-// namespaces do not hide it, even if their paths are longer. It returns nil if there is none, or after
-// maxMatches comparisons.
+// ruleAt returns the rule of a host that matches a target and satisfies may. Rules of other namespaces do not
+// hide it, even if their paths are longer. It returns nil without such a rule, and after maxMatches
+// comparisons.
 func (r *setCompiler) ruleAt(host ownership.Host, target string, may func(*ingressRule) bool) *ingressRule {
 	parsed, err := url.ParseRequestURI(target)
 	of := r.hosts[host]

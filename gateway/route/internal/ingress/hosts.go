@@ -163,8 +163,8 @@ func (r *setCompiler) forEachHost(do func(ingress *networkingv1.Ingress, host ow
 	}
 }
 
-// addName adds a name with the owner's paths of its host of, whose rules are base. It returns false if the
-// owner has rules for the name already.
+// addName adds name as another name of host of, with the owner's paths in base. It returns false if the owner
+// already has rules for name.
 func (r *setCompiler) addName(name ownership.Host, base *ingressHost, of ownership.Host) bool {
 	known := r.hosts[name]
 	switch {

@@ -38,13 +38,12 @@ type setCompiler struct {
 	expressions map[ownership.Host]bool
 	// matches counts the comparisons of rules with paths of authorization requests.
 	matches int
-	// aliasOf maps an alias to its host.
 	aliasOf map[ownership.Host]ownership.Host
 	// aliases contains the size of repeated rules in bytes, by namespace. The key "" has the total.
 	aliases map[string]int64
 	// sessions maps the name and path of a session cookie at a host to the Service that uses the cookie.
 	sessions map[cookiePath]string
-	// refused contains the hosts of an Ingress for which it has no certificate that can be served.
+	// refused contains the hosts of an Ingress without a certificate that can be served.
 	refused map[*networkingv1.Ingress][]refusedTLS
 }
 

@@ -32,7 +32,7 @@ type namespacedHost struct {
 }
 
 type ingressCertificates struct {
-	// wanted contains the hosts for which TLS is requested, whether or not there is a certificate.
+	// wanted contains the hosts with a request for TLS, whether or not they have a certificate.
 	provided map[namespacedHost]*ingressTLS
 	wanted   map[namespacedHost]bool
 	// firstNamespace is the namespace whose certificates apply to a host without an owner.

@@ -21,7 +21,7 @@ func TestServiceFields(t *testing.T) {
 	})
 }
 
-// An ExternalName Service cannot be a LoadBalancer, so externalName is ignored.
+// testType checks each type. externalName is ignored, because such a Service is not a LoadBalancer.
 func testType(t *testing.T) {
 	for _, kind := range []corev1.ServiceType{
 		"", corev1.ServiceTypeClusterIP, corev1.ServiceTypeNodePort, corev1.ServiceTypeExternalName, corev1.ServiceTypeLoadBalancer,

@@ -28,7 +28,7 @@ const (
 // annotations are the annotations of ingress-nginx up to 1.12, by name.
 var annotations map[string]annotation
 
-// The read functions refer to annotations, so an initializer would be an initialization cycle.
+// init sets annotations, because the read functions refer to them and an initializer would be a cycle.
 func init() {
 	annotations = map[string]annotation{}
 	for _, group := range []map[string]annotation{routing(), responses(), sharing(), restricting(), externalAuth(), performance()} {

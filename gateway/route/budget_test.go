@@ -135,7 +135,7 @@ func TestRoomIsShared(t *testing.T) {
 	}
 }
 
-// TestRoomOfListeners checks the limit for a route that is attached to all listeners of 64 ListenerSets.
+// TestRoomOfListeners checks the limits for ListenerSets, with a route that is attached to all of them.
 func TestRoomOfListeners(t *testing.T) {
 	chain, key, err := routetest.Certificate("*.example.com")
 	if err != nil {

@@ -44,7 +44,7 @@ type component struct {
 	components []string
 }
 
-// The first three components change the workloads of config/default.
+// components are the optional components. The first three change the workloads of config/default.
 var components = []component{
 	{name: "gateway", resources: []string{"gateway"}},
 	{name: "liveapi", components: []string{"liveapi"}},

@@ -34,9 +34,16 @@ var protectingPrefixes = map[string]bool{
 	"networking.gke.io":             true,
 	"projectcontour.io":             true,
 	"gateway.envoyproxy.io":         true,
-	"ingress.citrix.com":            true,
-	"gloo.solo.io":                  true,
 	"zalando.org":                   true,
+}
+
+// opaquePrefixes are those of controllers whose annotations may all restrict clients.
+var opaquePrefixes = map[string]bool{
+	"contour.networking.knative.dev": true,
+	"gloo.solo.io":                   true,
+	"ingress.cilium.io":              true,
+	"ingress.citrix.com":             true,
+	"route.openshift.io":             true,
 }
 
 // protectingNames are further annotations that restrict clients or may do so.
@@ -59,6 +66,7 @@ var protectingNames = map[string]bool{
 	"nginx.ingress.kubernetes.io/limit-rpm":            true,
 	"nginx.ingress.kubernetes.io/limit-rps":            true,
 	"nginx.org/policies":                               true,
+	"projectcontour.io/ingress.class":                  true,
 	"traefik.ingress.kubernetes.io/router.entrypoints": true,
 	"traefik.ingress.kubernetes.io/router.middlewares": true,
 	"traefik.ingress.kubernetes.io/router.tls.options": true,
@@ -85,7 +93,7 @@ func (c *Builder) ReportUnprotected(object model.Object, annotations map[string]
 	}
 	if len(found) > 0 {
 		c.AddProblem(object, "metadata.annotations", model.ReasonRestrictionIgnored,
-			"annotations of other controllers that restrict clients have no effect: "+strings.Join(found, ", "))
+			"annotations of other controllers that restrict clients, or may, have no effect: "+strings.Join(found, ", "))
 	}
 }
 
@@ -96,7 +104,7 @@ func isSnippet(name string) bool {
 	return protectingPrefixes[prefix] && (strings.HasSuffix(rest, "-snippet") || strings.HasSuffix(rest, "-snippets"))
 }
 
-// Protects reports whether an annotation of another controller restricts clients.
+// Protects reports whether an annotation of another controller restricts clients or may do so.
 func Protects(name, value string) bool {
 	if wanted, is := protectingValues[name]; is {
 		return strings.EqualFold(strings.TrimSpace(value), wanted)
@@ -108,8 +116,10 @@ func Protects(name, value string) bool {
 		return true
 	}
 	prefix, rest, _ := strings.Cut(name, "/")
-	if !protectingPrefixes[prefix] || strings.HasPrefix(rest, "cors-") {
-		return false
+	if !protectingPrefixes[prefix] {
+		// Many in-house controllers use a domain such as auth.example.com.
+		domain, _, _ := strings.Cut(prefix, ".")
+		return opaquePrefixes[prefix] || nginx.Protects(domain)
 	}
-	return nginx.Protects(rest)
+	return !strings.HasPrefix(rest, "cors-") && nginx.Protects(rest)
 }

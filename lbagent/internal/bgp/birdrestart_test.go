@@ -3,6 +3,8 @@
 package bgp
 
 import (
+	"bufio"
+	"context"
 	"maps"
 	"os/exec"
 	"strings"
@@ -65,20 +67,39 @@ func (l *lab) birdRoutes() map[string]bool {
 // watchRoutes returns a function that stops and returns the destinations deleted from the router's kernel.
 func (l *lab) watchRoutes() func() map[string]bool {
 	l.t.Helper()
-	var out strings.Builder
-	monitor := exec.Command("ip", "-n", l.RouterSpace, "-o", "monitor", "route")
-	monitor.Stdout = &out
-	if err := monitor.Start(); err != nil {
+	ctx, cancel := context.WithTimeout(l.t.Context(), 3*time.Minute)
+	l.t.Cleanup(cancel)
+	monitor := exec.CommandContext(ctx, "ip", "-n", l.RouterSpace, "-o", "monitor", "route")
+	out, err := monitor.StdoutPipe()
+	if err == nil {
+		err = monitor.Start()
+	}
+	if err != nil {
 		l.t.Fatal(err)
 	}
 	return func() map[string]bool {
-		_ = monitor.Process.Kill()
-		_ = monitor.Wait()
-		lost := map[string]bool{}
-		for line := range strings.Lines(out.String()) {
-			if fields := strings.Fields(line); len(fields) > 1 && fields[0] == "Deleted" {
+		// The monitor prints all earlier changes before this one.
+		const last = "198.51.100.250"
+		for _, change := range []string{"add", "del"} {
+			if out, err := exec.Command("ip", "-n", l.RouterSpace, "route", change, "unreachable", last).CombinedOutput(); err != nil {
+				l.t.Fatalf("ip route %s unreachable %s: %v: %s", change, last, err, out)
+			}
+		}
+		lost, ended := map[string]bool{}, false
+		for lines := bufio.NewScanner(out); !ended && lines.Scan(); {
+			fields := strings.Fields(lines.Text())
+			switch {
+			case len(fields) < 3 || fields[0] != "Deleted":
+			case fields[2] == last:
+				ended = true
+			default:
 				lost[fields[1]] = true
 			}
+		}
+		cancel()
+		_ = monitor.Wait()
+		if !ended {
+			l.t.Errorf("ip monitor ended before it printed the deletion of %s", last)
 		}
 		return lost
 	}

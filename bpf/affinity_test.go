@@ -95,20 +95,20 @@ func TestAffinity(t *testing.T) {
 			in   packet
 			want netip.AddrPort
 		}{
-			{name: "another port of the client", in: syn.fromPort(2000), want: first},
+			{name: "another client port", in: syn.fromPort(2000), want: first},
 			{name: "another frontend of the Service port", in: syn.fromPort(2000).with(func(p *packet) { p.to = f.to(portLocal) }), want: first},
-			{name: "UDP has records of its own", in: f.udp(portCluster).fromPort(2000), want: other},
+			{name: "UDP has separate records", in: f.udp(portCluster).fromPort(2000), want: other},
 			{name: "another client", in: syn.with(func(p *packet) {
 				p.from = netip.AddrPortFrom(p.from.Addr().Prev(), 2000)
 			}), want: other},
-			{name: "within the time", then: func(t *testing.T) { w.age(t, affinitySeconds-10) }, in: syn.fromPort(2000), want: first},
-			{name: "after the time", then: func(t *testing.T) { w.age(t, affinitySeconds+10) }, in: syn.fromPort(2000), want: other},
+			{name: "before the timeout", then: func(t *testing.T) { w.age(t, affinitySeconds-10) }, in: syn.fromPort(2000), want: first},
+			{name: "after the timeout", then: func(t *testing.T) { w.age(t, affinitySeconds+10) }, in: syn.fromPort(2000), want: other},
 			{name: "renewed by a new connection", then: func(t *testing.T) {
 				w.age(t, affinitySeconds-10)
 				w.establish(t, syn.fromPort(2001), first)
 				w.age(t, affinitySeconds-10)
 			}, in: syn.fromPort(2000), want: first},
-			{name: "of UDP, renewed by a question", then: func(t *testing.T) {
+			{name: "of UDP, renewed by a query", then: func(t *testing.T) {
 				w.pointTo(t, f, 0)
 				w.establish(t, f.udp(portCluster).fromPort(3000), first)
 				w.putEndpointRows(t, f, nearlyAll)
@@ -116,23 +116,23 @@ func TestAffinity(t *testing.T) {
 				w.play(t, f.udp(portCluster).fromPort(2001))
 				w.age(t, affinitySeconds-10)
 			}, in: f.udp(portCluster).fromPort(2000), want: first},
-			{name: "not renewed by packets of old ones", then: func(t *testing.T) {
+			{name: "not renewed by packets of existing connections", then: func(t *testing.T) {
 				w.age(t, affinitySeconds-10)
 				w.play(t, f.tcp(portCluster, "A"))
 				w.age(t, affinitySeconds-10)
 			}, in: syn.fromPort(2000), want: other},
-			{name: "endpoint takes no new connections", then: func(t *testing.T) { w.pointTo(t, f, 1) }, in: syn.fromPort(2000), want: other},
-			{name: "and not again when it does later", then: func(t *testing.T) {
+			{name: "endpoint accepts no new connections", then: func(t *testing.T) { w.pointTo(t, f, 1) }, in: syn.fromPort(2000), want: other},
+			{name: "no fallback to an endpoint that recovered", then: func(t *testing.T) {
 				w.pointTo(t, f, 1)
 				w.establish(t, syn.fromPort(2001), other)
 				w.putEndpointRows(t, f, nearlyAll)
 			}, in: syn.fromPort(2000), want: other},
-			{name: "endpoint's id was given to another", then: func(t *testing.T) {
+			{name: "endpoint id reused by another endpoint", then: func(t *testing.T) {
 				id := 2*(f.endpointSlot-1) + 1
 				w.putEndpoint(t, id, netip.AddrPortFrom(first.Addr(), 9999))
 				t.Cleanup(func() { w.putEndpoint(t, id, first) })
 			}, in: syn.fromPort(2000), want: other},
-			{name: "client's port is in use towards it", then: func(t *testing.T) {
+			{name: "client port in use with the endpoint", then: func(t *testing.T) {
 				w.pointTo(t, f, 0)
 				w.establish(t, f.tcp(portClusterTwin, "S").fromPort(2000), first)
 				w.putEndpointRows(t, f, nearlyAll)

@@ -80,24 +80,24 @@ func TestAgentSilent(t *testing.T) {
 			}},
 			{table{selfID, [3]uint16{down}, 0}, silent, 0, here("no other node is left", syn, opened)},
 			{byRank, silent, 0, fixture{
-				name: "handed on by another node", in: last(from3(syn), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(),
+				name: "forwarded by another node", in: last(from3(syn), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(),
 				verdict: xdpPass, out: delivered(syn, pod), counts: opened,
 			}},
 			{byRank, time.Second, 10 * time.Second, here("a SYN after the return", syn, opened)},
 			{byRank, time.Second, 10 * time.Second, to2("an unknown connection after the return", ack, flagRanked)},
 			{byRank, time.Second, 70 * time.Second, here("an unknown connection later", ack, opened)},
 			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
-				name: "handed on to a node without an endpoint: its owner of the row gets it",
+				name: "forwarded to a node without an endpoint: sent to its owner of the row",
 				in:   last(from3(late), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpTX,
 				out: toNode2(last(from3(late).onwards(v4.node2), 0)), counts: event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED),
 			}},
 			{table{2, [3]uint16{3}, 1}, time.Second, 0, fixture{
-				name: "and further packets of the flow",
+				name: "further packets of the flow",
 				in:   last(from3(lateACK), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpTX,
 				out: toNode2(last(from3(lateACK).onwards(v4.node2), 0)), counts: event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED),
 			}},
 			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
-				name: "but not those that the owner of the row returns",
+				name: "not packets returned by the owner of the row",
 				in:   last(from3(lateACK), 0).with(func(t *tunnel) { t.chooser = selfID }).frame(), verdict: xdpDrop,
 				counts: dropped(bpf.DatapathDropReasonDROP_NO_ENDPOINT),
 			}},

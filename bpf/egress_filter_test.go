@@ -99,14 +99,14 @@ func forgeries(f family, uplink uint32) []leaving {
 	all = append(all,
 		leaving{name: "from a process of the node", frame: plain.frame(), dropped: true},
 		leaving{name: "from a process with the mark", frame: plain.frame(), mark: nodeMark, dropped: true},
-		leaving{name: "from a pod with another mark", frame: plain.frame(), mark: nodeMark + 1, from: pod, dropped: true},
+		leaving{name: "from a pod with a different mark", frame: plain.frame(), mark: nodeMark + 1, from: pod, dropped: true},
 		leaving{name: "in transit", frame: plain.frame(), from: uplink, dropped: true},
 		leaving{name: "handed over", frame: plain.frame(), mark: nodeMark, from: uplink},
 		leaving{name: "another VNI", frame: datagram(f, others).frame(), from: pod},
 		leaving{name: "another port", frame: elsewhere.frame(), from: pod},
-		leaving{name: "nothing in it", frame: datagram(f, nil).frame(), from: pod},
+		leaving{name: "empty payload", frame: datagram(f, nil).frame(), from: pod},
 		leaving{name: "in the second of two packets", frame: datagram(f, hidden).frame(), from: pod, segment: uint32(len(payload)), dropped: true},
-		leaving{name: "in none of two packets", frame: datagram(f, slices.Repeat(others, 2)).frame(), from: pod, segment: uint32(len(others))},
+		leaving{name: "in neither of two packets", frame: datagram(f, slices.Repeat(others, 2)).frame(), from: pod, segment: uint32(len(others))},
 		leaving{name: "behind a tag", frame: tagged(plain.frame(), oneTag), from: pod, dropped: true},
 		leaving{name: "behind two tags", frame: tagged(plain.frame(), oneTag, otherTag), from: pod, dropped: true},
 		leaving{name: "behind a tag, another VNI", frame: tagged(datagram(f, others).frame(), oneTag), from: pod},
@@ -130,7 +130,7 @@ func forgeries(f family, uplink uint32) []leaving {
 	}
 	return append(all,
 		leaving{name: "behind an extension header", frame: extended(padding(destination, 3)), from: pod, dropped: true},
-		leaving{name: "behind eight of them", frame: extended(slices.Repeat([]extension{padding(destination, 1)}, 8)...), from: pod, dropped: true},
+		leaving{name: "behind eight extension headers", frame: extended(slices.Repeat([]extension{padding(destination, 1)}, 8)...), from: pod, dropped: true},
 		leaving{name: "behind an extension header and a tag", frame: tagged(extended(padding(hopByHop, 1)), oneTag), from: pod, dropped: true},
 		leaving{name: "a first fragment", frame: extended(fragmentHeader(0, true, 9)), from: pod, dropped: true},
 		leaving{name: "a first fragment, then an extension header", frame: extended(fragmentHeader(0, true, 9), padding(destination, 1)), from: pod, dropped: true},
@@ -177,12 +177,12 @@ func TestNodeUplinks(t *testing.T) {
 			by    []int
 			taken bool
 		}{
-			"not known":             {nil, true},
-			"this one":              {[]int{w.uplink}, true},
-			"this one as the last":  {slices.Concat([]int{w.second}, others, []int{w.uplink}), true},
-			"another one":           {[]int{w.second}, false},
-			"eight others":          {append(slices.Concat([]int{w.second}, others), 100_007), false},
-			"another one and again": {[]int{w.second, w.third}, false},
+			"unknown node":           {nil, true},
+			"this node":              {[]int{w.uplink}, true},
+			"this node last":         {slices.Concat([]int{w.second}, others, []int{w.uplink}), true},
+			"a different node":       {[]int{w.second}, false},
+			"eight other nodes":      {append(slices.Concat([]int{w.second}, others), 100_007), false},
+			"a different node twice": {[]int{w.second, w.third}, false},
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				var interfaces bpf.DatapathIngressInterfaces

@@ -234,7 +234,7 @@ func TestConflictWithIdle(t *testing.T) {
 				name: "TCP closed by the client", first: syn, fin: &fin,
 				finReply: ptr(answer(syn, f.pods[0], "A").taking(fin)), idle: 240,
 			},
-			{name: "TCP, a FIN of the client that the endpoint did not take", first: syn, fin: &fin, idle: 7500},
+			{name: "TCP, FIN of the client not acknowledged by the endpoint", first: syn, fin: &fin, idle: 7500},
 			{name: "TCP closed by the endpoint", first: syn, finReply: ptr(answer(syn, f.pods[0], "FA")), idle: 240},
 			{name: "UDP", first: f.udp(portCluster), idle: 180},
 		} {

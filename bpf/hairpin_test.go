@@ -50,21 +50,21 @@ func TestOwnSource(t *testing.T) {
 			onwards("SYN", syn, 1), onwards("ACK", ack, 1), onwards("UDP", udp, 7),
 			onwards("the last row that is looked at", syn, 32), tooFar, fromNode2,
 			{
-				name: "the primary asks this node for a datagram", in: withFlags(udp.arrived(v4, 2), flagLookup).frame(), verdict: xdpTX,
+				name: "the primary looks up a datagram at this node", in: withFlags(udp.arrived(v4, 2), flagLookup).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagLookup)), counts: toPrimary,
 			},
 			{
-				name: "the primary asks this node for an ACK, another comes next", in: ack.arrived(v4, 3, 2).frame(), verdict: xdpTX,
+				name: "the primary looks up an ACK at this node, another node is next", in: ack.arrived(v4, 3, 2).frame(), verdict: xdpTX,
 				out: toNode2(ack.arrived(v4, 3).onwards(v4.node2)), counts: asked,
 			},
 			{
-				name: "an override leads here: its node is told", in: withFlags(syn.arrived(v4, 2), flagOverride).frame(), verdict: xdpTX,
+				name: "an override selects this node: notify the ingress node", in: withFlags(syn.arrived(v4, 2), flagOverride).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(syn.arrived(v4, 0).onwards(v4.node2), flagRedirect)),
 			},
-			{name: "this node alone has endpoints", in: nobody.frame(), verdict: xdpDrop, counts: join(f.received(nobody), lost)},
+			{name: "only this node has endpoints", in: nobody.frame(), verdict: xdpDrop, counts: join(f.received(nobody), lost)},
 			{name: "Local", in: local.frame(), verdict: xdpDrop, counts: join(f.received(local), lost)},
 			{
-				name: "the row's node is another one", in: away.frame(), verdict: xdpTX,
+				name: "the row belongs to another node", in: away.frame(), verdict: xdpTX,
 				out: toNode2(away.tunnelled(v4.node2, 2)), counts: f.received(away),
 			},
 		} {

@@ -180,7 +180,7 @@ func icmpErrorsElsewhere(f family) []fixture {
 			counts: f.receivedAt(portNode2, away),
 		},
 		{
-			name: "unknown here goes along the row's chain", in: chained.frame(), verdict: xdpTX,
+			name: "unknown flow is forwarded along the chain of the row", in: chained.frame(), verdict: xdpTX,
 			out:    toNode(chained, chainedFlow, v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
 			counts: join(f.receivedAt(portChain, chained), asked),
 		},
@@ -190,23 +190,23 @@ func icmpErrorsElsewhere(f family) []fixture {
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},
 		{
-			name: "about an unvalidated flow goes along the row's chain", before: [][]byte{syn.frame()}, in: chained.frame(), verdict: xdpTX,
+			name: "about an unvalidated flow is forwarded along the chain of the row", before: [][]byte{syn.frame()}, in: chained.frame(), verdict: xdpTX,
 			out:    toNode(chained, chainedFlow, v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
 			counts: join(f.receivedAt(portChain, chained), asked),
 		},
 		{
-			name: "the primary gets one about its unvalidated flow back and delivers it", before: [][]byte{syn.frame()},
+			name: "returned to the primary, unvalidated flow: delivered", before: [][]byte{syn.frame()},
 			in: arrived(chained, chainedFlow, selfID), verdict: xdpPass,
 			out: f.reported(tooBig, podSent(syn, f.pods[0]), f.header()+8).frame(),
 		},
 		{
-			name: "from a node, unknown, goes back to the primary",
+			name: "from a node, unknown flow: returned to the primary",
 			in:   arrived(chained, chainedFlow, 2), verdict: xdpTX,
 			out:    toNode(chained, chainedFlow, v4.node2, 2).with(func(t *tunnel) { t.ingress = 2 }).sent(uplinkMAC, node2MAC),
 			counts: returned,
 		},
 		{
-			name: "the primary gets it back and drops it",
+			name: "returned to the primary, unknown flow: dropped",
 			in:   arrived(chained, chainedFlow, selfID), verdict: xdpDrop,
 			counts: dropped(bpf.DatapathDropReasonDROP_ICMP_NO_CONNECTION),
 		},

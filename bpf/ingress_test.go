@@ -362,7 +362,7 @@ func lookupForwarded(f family) []fixture {
 	}
 	return []fixture{
 		{
-			name: "ACK from the router goes along the row's chain", in: ack.frame(), verdict: xdpTX,
+			name: "ACK from the router is forwarded along the chain of the row", in: ack.frame(), verdict: xdpTX,
 			out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
@@ -374,60 +374,60 @@ func lookupForwarded(f family) []fixture {
 			out: delivered(udp, f.pods[0]), counts: join(f.received(udp), f.opened(portChain)),
 		},
 		{
-			name: "ACK that proves a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
+			name: "ACK that completes a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
 			in: ack.frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]), counts: f.received(ack),
 		},
 		{
-			name: "ACK of an unvalidated flow goes along the row's chain", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpTX,
+			name: "ACK of an unvalidated flow is forwarded along the chain of the row", before: [][]byte{syn.frame()}, in: ack.frame(), verdict: xdpTX,
 			out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
-			name: "ACK that does not prove a handshake goes along the row's chain", before: [][]byte{syn.frame()},
+			name: "ACK that does not complete a handshake is forwarded along the chain of the row", before: [][]byte{syn.frame()},
 			replies: [][]byte{answer(syn, f.pods[0], "SA").frame()}, in: otherACK.frame(), verdict: xdpTX,
 			out: toNode2(otherACK.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(otherACK), asked),
 		},
 		{
-			name: "ACK of a flow that another frontend's flow contests goes along the row's chain", given: contested,
+			name: "ACK of a flow with a conflicting flow of another frontend is forwarded along the chain of the row", given: contested,
 			in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, selfID, 3)), counts: join(f.received(ack), asked),
 		},
 		{
-			name: "unknown ACK from a node goes along the packet's chain", in: arrived(ack, selfID, 3, 2).frame(), verdict: xdpTX,
+			name: "unknown ACK from a node is forwarded along the chain of the packet", in: arrived(ack, selfID, 3, 2).frame(), verdict: xdpTX,
 			out: toNode3(arrived(ack, selfID, 3, 2).onwards(node3, 2)), counts: asked,
 		},
 		{
-			name: "this node and unknown ones in the chain are passed over", in: arrived(ack, 2, selfID, 99, 3).frame(), verdict: xdpTX,
+			name: "this node and unknown nodes in the chain are skipped", in: arrived(ack, 2, selfID, 99, 3).frame(), verdict: xdpTX,
 			out: toNode3(arrived(ack, 2).onwards(node3)), counts: asked,
 		},
 		{
-			name: "the end of the chain returns it to the primary", in: arrived(ack, 2).frame(), verdict: xdpTX,
+			name: "the end of the chain returns the packet to the primary", in: arrived(ack, 2).frame(), verdict: xdpTX,
 			out: toNode2(arrived(ack, 2).onwards(v4.node2)), counts: returned,
 		},
 		{
-			name: "the primary that gets it back serves it", in: arrived(ack, selfID).frame(), verdict: xdpPass,
+			name: "returned to the primary: served", in: arrived(ack, selfID).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "the primary is unknown here", in: arrived(ack, 99).frame(), verdict: xdpPass,
+			name: "unknown primary", in: arrived(ack, 99).frame(), verdict: xdpPass,
 			out: delivered(ack, f.pods[0]), counts: f.opened(portChain),
 		},
 		{
-			name: "ACK from a node that proves a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
+			name: "ACK from a node that completes a handshake is served", before: [][]byte{syn.frame()}, replies: [][]byte{answer(syn, f.pods[0], "SA").frame()},
 			in: arrived(ack, selfID, 3).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
 		},
 		{
-			name: "ACK from a node, of an unvalidated flow, goes on along the chain", before: [][]byte{syn.frame()},
+			name: "ACK of an unvalidated flow from a node is forwarded along the chain", before: [][]byte{syn.frame()},
 			in: arrived(ack, selfID, 3).frame(), verdict: xdpTX, out: toNode3(arrived(ack, selfID, 3).onwards(node3)), counts: asked,
 		},
 		{
-			name: "the primary that gets the ACK of its unvalidated flow back serves it", before: [][]byte{syn.frame()},
+			name: "ACK of an unvalidated flow returned to the primary is served", before: [][]byte{syn.frame()},
 			in: arrived(ack, selfID).frame(), verdict: xdpPass, out: delivered(ack, f.pods[0]),
 		},
 		{
-			name: "ACK from a node, of a connection whose endpoint is gone, goes on along the chain", given: formerly,
+			name: "ACK of a connection without its endpoint, from a node, is forwarded along the chain", given: formerly,
 			in: arrived(ack, selfID, 3).frame(), verdict: xdpTX, out: toNode3(arrived(ack, selfID, 3).onwards(node3)), counts: asked,
 		},
 		{
-			name: "and back to the primary", given: formerly,
+			name: "ACK of a connection without its endpoint is returned to the primary", given: formerly,
 			in: arrived(ack, 2).frame(), verdict: xdpTX, out: toNode2(arrived(ack, 2).onwards(v4.node2)), counts: returned,
 		},
 		{

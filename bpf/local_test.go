@@ -61,12 +61,12 @@ func TestSharedLocal(t *testing.T) {
 				counts: join(f.received(ack), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
-				name: "asked by another node, no endpoint here", given: with(false), in: syn.arrived(f, 0).frame(), verdict: xdpTX,
+				name: "lookup by another node, no endpoint here", given: with(false), in: syn.arrived(f, 0).frame(), verdict: xdpTX,
 				out:    toNode2(syn.arrived(f, 2).onwards(v4.node2).with(func(t *tunnel) { t.zones = 8 })),
 				counts: event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED),
 			},
 			{
-				name: "asked by another node, endpoint here", given: with(true), in: syn.arrived(f, 0).frame(),
+				name: "lookup by another node, endpoint here", given: with(true), in: syn.arrived(f, 0).frame(),
 				verdict: xdpPass, out: delivered(syn, f.pods[0]), counts: f.opened(portChainAway),
 			},
 		} {
@@ -169,20 +169,20 @@ func TestLocalFlowRedirects(t *testing.T) {
 			in     packet
 			out    []byte
 		}{
-			{name: "a handshake's first packet", in: syn},
-			{name: "its last", before: []packet{syn, synAck}, in: ack, out: told(ack, selfID)},
-			{name: "one more packet", before: established, in: ack},
-			{name: "an hour later", before: established, later: 3600, in: ack, out: told(ack, selfID)},
-			{name: "the row has moved", before: established, later: 6, given: moved, in: ack, out: told(ack, selfID)},
-			{name: "a moment before", before: established, later: 2, given: moved, in: ack},
+			{name: "first packet of a handshake", in: syn},
+			{name: "last packet of a handshake", before: []packet{syn, synAck}, in: ack, out: told(ack, selfID)},
+			{name: "another packet", before: established, in: ack},
+			{name: "one hour later", before: established, later: 3600, in: ack, out: told(ack, selfID)},
+			{name: "row moved", before: established, later: 6, given: moved, in: ack, out: told(ack, selfID)},
+			{name: "shortly before the row moved", before: established, later: 2, given: moved, in: ack},
 			{name: "a reset", before: append(established, answer(syn, pod, "A")), in: reset, out: told(reset, 0)},
-			{name: "a reset again", before: append(established, answer(syn, pod, "A"), reset), in: reset},
-			{name: "the client's FIN", before: established, in: fin},
+			{name: "second RST", before: append(established, answer(syn, pod, "A"), reset), in: reset},
+			{name: "FIN of the client", before: established, in: fin},
 			{
-				name: "the client's last packet", before: append(established, fin, theirFIN.taking(fin)),
+				name: "last packet of the client", before: append(established, fin, theirFIN.taking(fin)),
 				in: last, out: told(last, 0),
 			},
-			{name: "the client's FIN after the endpoint's", before: append(established, theirFIN), in: fin, out: told(fin, 0)},
+			{name: "FIN of the client after that of the endpoint", before: append(established, theirFIN), in: fin, out: told(fin, 0)},
 			{name: "a datagram", before: []packet{f.udp(portNode2), answer(f.udp(portNode2), pod, "")}, in: f.udp(portNode2)},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
@@ -224,57 +224,57 @@ func TestLocalOverrides(t *testing.T) {
 		}
 		for _, c := range []overrideCase{
 			{of: ack, fixture: fixture{
-				name: "nothing: the primary is asked", in: ack.frame(), verdict: xdpTX,
+				name: "no override: lookup at the primary", in: ack.frame(), verdict: xdpTX,
 				out: toNode2(ack.tunnelled(v4.node2, selfID)), counts: join(f.received(ack), asked),
 			}},
 			{of: own, fixture: fixture{
-				name: "nothing, at the primary itself", in: own.frame(), verdict: xdpPass,
+				name: "no override on the primary", in: own.frame(), verdict: xdpPass,
 				out: delivered(own, f.pods[0]), counts: join(f.received(own), f.opened(portCluster)),
 			}},
 			{of: ack, except: 3, after: 3, fixture: fixture{
-				name: "the ingress node sends it to the owner", in: ack.frame(), verdict: xdpTX,
+				name: "the ingress node forwards to the owner", in: ack.frame(), verdict: xdpTX,
 				out:    toNode3(withFlags(ack.tunnelled(node3, selfID), flagOverride|flagLookup)),
 				counts: join(f.received(ack), overrideUsed),
 			}},
 			{of: syn, except: 3, after: 3, fixture: fixture{
-				name: "also a SYN", in: syn.frame(), verdict: xdpTX,
+				name: "the ingress node forwards a SYN, too", in: syn.frame(), verdict: xdpTX,
 				out:    toNode3(withFlags(syn.tunnelled(node3, selfID), flagOverride|flagLookup)),
 				counts: join(f.received(syn), overrideUsed),
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "the primary hands what it is asked for to the owner", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				name: "the primary forwards a lookup to the owner", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
 				out:    toNode3(own.arrived(v4, 2).onwards(node3).with(func(t *tunnel) { t.zones = 8 })),
 				counts: overrideUsed,
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "but not twice", in: own.arrived(v4, 2).with(func(t *tunnel) { t.zones = 8 }).frame(), verdict: xdpTX,
+				name: "the primary forwards only once", in: own.arrived(v4, 2).with(func(t *tunnel) { t.zones = 8 }).frame(), verdict: xdpTX,
 				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2).with(func(t *tunnel) { t.zones = 8 })),
 				counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 			}},
 			{of: own, except: 2, after: 2, fixture: fixture{
-				name: "the owner asks, and has lost it", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
+				name: "the owner looks up a flow it has lost", in: own.arrived(v4, 2).frame(), verdict: xdpTX,
 				out:    toNode2(own.arrived(v4, 2).onwards(v4.node2)),
 				counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 			}},
 			{of: own, after: 2, fixture: fixture{
-				name: "a redirect is taken, and the packet goes back", in: redirect(2, 0).frame(), verdict: xdpTX,
+				name: "a redirect is accepted, and the packet is returned", in: redirect(2, 0).frame(), verdict: xdpTX,
 				out:    toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
 				counts: overrideLearned,
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "not one about another node", in: redirect(3, 0).frame(), verdict: xdpDrop,
+				name: "a redirect about another node is dropped", in: redirect(3, 0).frame(), verdict: xdpDrop,
 				counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_REDIRECT),
 			}},
 			{of: own, except: 2, fixture: fixture{
-				name: "the flow has ended", in: redirect(0, 0).frame(), verdict: xdpTX,
+				name: "the flow is closed", in: redirect(0, 0).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
 			}},
 			{of: own, except: 3, after: 3, fixture: fixture{
-				name: "another node's flow has not", in: redirect(0, 0).frame(), verdict: xdpTX,
+				name: "the flow of another node is not closed", in: redirect(0, 0).frame(), verdict: xdpTX,
 				out: toNode2(withFlags(redirect(2, 0), final).onwards(v4.node2)),
 			}},
 			{of: own, except: 2, fixture: fixture{
-				name: "an override that led nowhere: this node serves", in: redirect(0, flagLookup).frame(), verdict: xdpPass,
+				name: "an invalid override: this node serves", in: redirect(0, flagLookup).frame(), verdict: xdpPass,
 				out: delivered(own, f.pods[0]), counts: f.opened(portCluster),
 			}},
 		} {

@@ -97,12 +97,12 @@ func TestPreparedHop(t *testing.T) {
 		for _, fixture := range []fixture{
 			{name: "used", given: beat(0), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, hopMAC), counts: f.received(syn)},
 			{
-				name: "used though the kernel has no route", given: beat(29), in: lost.frame(), verdict: xdpTX,
+				name: "used without a kernel route", given: beat(29), in: lost.frame(), verdict: xdpTX,
 				out: lost.tunnelled(node5, 5).sent(uplinkMAC, hopMAC), counts: f.received(lost),
 			},
-			{name: "a lease that was renewed too long ago", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
+			{name: "expired lease", given: beat(31), in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn)},
 			{
-				name: "a lease that was never renewed", given: func(t *testing.T, w *world) { put(t, w.HopLease, uint32(0), uint64(0)) },
+				name: "lease never renewed", given: func(t *testing.T, w *world) { put(t, w.HopLease, uint32(0), uint64(0)) },
 				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
 			},
 			{
@@ -110,7 +110,7 @@ func TestPreparedHop(t *testing.T) {
 				in: syn.frame(), verdict: xdpRedirect, out: out.sent(uplinkMAC, hopMAC), counts: f.received(syn),
 			},
 			{
-				name: "by an interface that takes no frames", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.third) }),
+				name: "through an interface without XDP redirect", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.third) }),
 				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
 			},
 			{
@@ -143,7 +143,7 @@ func TestSplitFrames(t *testing.T) {
 		back, other, here := long(portNode2), long(portSecondUplink), long(portCluster)
 		for _, fixture := range []fixture{
 			{
-				name: "by the uplink that it came by", in: back.frame(), verdict: xdpTX,
+				name: "through the incoming uplink", in: back.frame(), verdict: xdpTX,
 				out: back.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(back),
 			},
 			{

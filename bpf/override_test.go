@@ -220,7 +220,7 @@ func ownerCases(f family) []overrideCase {
 		served("for the last time", known, in(3, flagOverride|flagRedirect|flagLookup)),
 		served("half-open, and the packet proves it", offered, in(3, 0)),
 		{of: ack, fixture: fixture{
-			name: "half-open, back to the chooser", given: here(halfOpen), in: ack.arrived(v4, 3).frame(), verdict: xdpTX,
+			name: "half-open, returned to the chooser", given: here(halfOpen), in: ack.arrived(v4, 3).frame(), verdict: xdpTX,
 			out: toNode3(ack.arrived(v4, 3).onwards(node3)), counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 		}},
 		served("the ingress node is unknown", known, in(3, 0).with(func(t *tunnel) { t.ingress = 99 })),
@@ -267,7 +267,7 @@ func redirectCases(f family) []overrideCase {
 			withFlags(chained.arrived(v4, selfID, 3), flagLookup),
 			toNode3(withFlags(chained.arrived(v4, selfID), flagLookup).onwards(node3)), asked),
 		{of: udp, fixture: fixture{
-			name: "a datagram is not on others", in: udp.arrived(v4, selfID, 3).frame(), verdict: xdpPass,
+			name: "a datagram is not looked up", in: udp.arrived(v4, selfID, 3).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portNode3),
 		}},
 	}
@@ -305,7 +305,7 @@ func TestHistoryReplacesRanks(t *testing.T) {
 		with, without := f.tcp(portChain, "A"), f.tcp(portCluster, "A")
 		for _, c := range []fixture{
 			{
-				name: "a history", in: withFlags(with.arrived(v4, 6, 8), flagRanked).frame(), verdict: xdpTX,
+				name: "history", in: withFlags(with.arrived(v4, 6, 8), flagRanked).frame(), verdict: xdpTX,
 				out: toNode2(with.arrived(v4, 6).onwards(v4.node2, 3)), counts: asked,
 			},
 			{
@@ -313,7 +313,7 @@ func TestHistoryReplacesRanks(t *testing.T) {
 				out: toNode3(withFlags(without.arrived(v4, 6), flagRanked).onwards(node3)), counts: asked,
 			},
 			{
-				name: "no guess", in: with.arrived(v4, 6, 3).frame(), verdict: xdpTX,
+				name: "without a rank", in: with.arrived(v4, 6, 3).frame(), verdict: xdpTX,
 				out: toNode3(with.arrived(v4, 6).onwards(node3)), counts: asked,
 			},
 		} {

@@ -117,7 +117,7 @@ func TestClosingConnectionsAreAvoided(t *testing.T) {
 			twin bool
 			want int
 		}{
-			{name: "at once", pods: 2, twin: true, want: 1},
+			{name: "immediately", pods: 2, twin: true, want: 1},
 			{name: "no other endpoint", pods: 1, twin: true, want: 0},
 			{name: "after a minute", pods: 2, age: 66, twin: true, want: 0},
 			{name: "the same frontend", pods: 2, want: 0},

@@ -57,26 +57,26 @@ func TestSCTP(t *testing.T) {
 				out: init.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: received(portNode2, init),
 			},
 			{
-				name: "from the middle of an association", given: serve(portCluster), before: [][]byte{init.frame()},
+				name: "DATA of a known association", given: serve(portCluster), before: [][]byte{init.frame()},
 				in: data.frame(), verdict: xdpPass, out: delivered(data, f.pods[0]), counts: received(portCluster, data),
 			},
 			{
-				name: "from the middle of an unknown one", given: serve(portChain), in: data.frame(), verdict: xdpTX,
+				name: "DATA of an unknown association", given: serve(portChain), in: data.frame(), verdict: xdpTX,
 				out:    data.tunnelled(v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
 				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
-				name: "from the middle of an unvalidated one", given: serve(portChain), before: [][]byte{init.frame()},
+				name: "DATA of an unvalidated association", given: serve(portChain), before: [][]byte{init.frame()},
 				replies: [][]byte{answer(init, f.pods[0], "SA").frame()}, in: data.frame(), verdict: xdpTX,
 				out:    data.tunnelled(v4.node2, selfID, 3).sent(uplinkMAC, node2MAC),
 				counts: join(received(portChain, data), event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)),
 			},
 			{
-				name: "from the middle of an unvalidated one that no node knows", given: serve(portChain), before: [][]byte{init.frame()},
+				name: "DATA of an unvalidated association unknown to all nodes", given: serve(portChain), before: [][]byte{init.frame()},
 				in: data.arrived(v4, selfID).frame(), verdict: xdpPass, out: delivered(data, f.pods[0]),
 			},
 			{
-				name: "INIT of an unknown one", given: serve(portChain), in: init.frame(), verdict: xdpPass,
+				name: "INIT of an unknown association", given: serve(portChain), in: init.frame(), verdict: xdpPass,
 				out: delivered(init, f.pods[0]), counts: join(received(portChain, init), f.opened(portChain)),
 			},
 			{

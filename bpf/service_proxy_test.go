@@ -229,11 +229,11 @@ func withoutFrontend(f family) map[string][]byte {
 		return data.with(func(p *packet) { p.to = netip.AddrPortFrom(address, portCluster) })
 	}
 	return map[string][]byte{
-		"a port without a frontend":  data.frame(),
-		"a datagram to it":           datagram.frame(),
-		"in a VLAN":                  tagged(data.frame(), 0x81000007),
-		"an address of a pool":       to(ofPool).frame(),
-		"in a VLAN, of a pool":       tagged(to(ofPool).frame(), 0x81000007),
-		"an address of an aggregate": to(ofAggregate).frame(),
+		"port without a frontend":               data.frame(),
+		"datagram to a port without a frontend": datagram.frame(),
+		"in a VLAN":                             tagged(data.frame(), 0x81000007),
+		"an address of a pool":                  to(ofPool).frame(),
+		"address of a pool in a VLAN":           tagged(to(ofPool).frame(), 0x81000007),
+		"address of an aggregate":               to(ofAggregate).frame(),
 	}
 }

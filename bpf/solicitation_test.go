@@ -41,7 +41,7 @@ func TestSolicitation(t *testing.T) {
 	for _, fixture := range []fixture{
 		{name: "of the VIP", in: frame, verdict: xdpPass, out: handed(asked)},
 		{name: "with a priority tag", in: tagged(frame, 0x8100<<16), verdict: xdpPass, out: tagged(handed(asked), 0x8100<<16)},
-		{name: "in a frame for another station", in: elsewhere, verdict: xdpPass},
+		{name: "frame for another station", in: elsewhere, verdict: xdpPass},
 		{name: "ARP", in: arp, verdict: xdpPass},
 		drop("from another link", bpf.DatapathDropReasonDROP_ICMP_TYPE, asked.with(func(p *packet) { p.ttl = 254 }).frame()),
 		drop("of another host", bpf.DatapathDropReasonDROP_ICMP_TYPE, solicitation(v6.self, 135).frame()),

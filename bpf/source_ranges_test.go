@@ -61,16 +61,16 @@ func TestSourceRanges(t *testing.T) {
 			prefixes []string
 			admitted bool
 		}{
-			"no set":                        {set: 0, of: rangeSet, admitted: true},
-			"prefix that holds the client":  {set: rangeSet, of: rangeSet, prefixes: []string{p.wide}, admitted: true},
-			"the client's own address":      {set: rangeSet, of: rangeSet, prefixes: []string{p.elsewhere, p.exact}, admitted: true},
-			"wide and narrow":               {set: rangeSet, of: rangeSet, prefixes: []string{p.wide, p.beside}, admitted: true},
-			"neighbour's address":           {set: rangeSet, of: rangeSet, prefixes: []string{p.beside}},
-			"prefix elsewhere":              {set: rangeSet, of: rangeSet, prefixes: []string{p.elsewhere}},
-			"empty set":                     {set: rangeSet, of: rangeSet},
-			"set with the other family":     {set: rangeSet, of: rangeSet, prefixes: []string{foreign.wide}},
-			"prefix of another set":         {set: rangeSet, of: rangeSet + 1, prefixes: []string{p.wide}},
-			"set whose id differs in a bit": {set: rangeSet | 1<<31, of: rangeSet, prefixes: []string{p.wide}},
+			"no set":                                {set: 0, of: rangeSet, admitted: true},
+			"prefix that contains the client":       {set: rangeSet, of: rangeSet, prefixes: []string{p.wide}, admitted: true},
+			"address of the client":                 {set: rangeSet, of: rangeSet, prefixes: []string{p.elsewhere, p.exact}, admitted: true},
+			"wide and narrow":                       {set: rangeSet, of: rangeSet, prefixes: []string{p.wide, p.beside}, admitted: true},
+			"neighboring address":                   {set: rangeSet, of: rangeSet, prefixes: []string{p.beside}},
+			"unrelated prefix":                      {set: rangeSet, of: rangeSet, prefixes: []string{p.elsewhere}},
+			"empty set":                             {set: rangeSet, of: rangeSet},
+			"set with prefixes of the other family": {set: rangeSet, of: rangeSet, prefixes: []string{foreign.wide}},
+			"prefix of another set":                 {set: rangeSet, of: rangeSet + 1, prefixes: []string{p.wide}},
+			"set id that differs in one bit":        {set: rangeSet | 1<<31, of: rangeSet, prefixes: []string{p.wide}},
 		} {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				for _, port := range []uint16{portNode2, portCluster, portLocal} {

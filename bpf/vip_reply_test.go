@@ -89,7 +89,7 @@ func tooLong(f family) []fixture {
 	long := f.udp(portNode2).with(func(p *packet) { p.payload = strings.Repeat("x", 1400-f.header()) })
 	toldTo := func(in packet, mtu uint32) fixture {
 		return fixture{
-			name: "told", in: in.frame(), verdict: xdpTX, out: f.told(f.tooBig(mtu), in).frame(),
+			name: "ICMP error sent", in: in.frame(), verdict: xdpTX, out: f.told(f.tooBig(mtu), in).frame(),
 			counts: join(f.received(in), dropped(bpf.DatapathDropReasonDROP_PACKET_TOO_BIG), event(bpf.DatapathEventEVENT_TOO_BIG_SENT)),
 		}
 	}
@@ -153,7 +153,7 @@ func echoes(f family) []fixture {
 		served("echo without data", ""),
 		served("echo with odd data", "odd"),
 		served("longest echo", strings.Repeat("x", 1500-f.header()-8)),
-		{name: "damaged echo gives a damaged reply", in: damaged.frame(), verdict: xdpTX, out: damagedReply.frame(), counts: counted},
+		{name: "damaged echo request returns a damaged reply", in: damaged.frame(), verdict: xdpTX, out: damagedReply.frame(), counts: counted},
 		{
 			name: "echo in a VLAN", in: tagged(request.frame(), 0x81000007), verdict: xdpTX,
 			out: tagged(reply.frame(), 0x81000007), counts: counted,

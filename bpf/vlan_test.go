@@ -60,13 +60,13 @@ func vlans(f family) []fixture {
 			out: tagged(delivered(syn, f.pods[0]), priority), counts: opened,
 		},
 		{
-			name: "answer that the kernel sends", in: tagged(echo.frame(), tag), verdict: xdpPass, given: noTransmit,
+			name: "reply sent by the kernel", in: tagged(echo.frame(), tag), verdict: xdpPass, given: noTransmit,
 			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
 			note:   handoverNote(vlanUplink),
 			counts: join(event(bpf.DatapathEventEVENT_ECHO_REPLY_SENT), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 		},
 		{
-			name: "answer where the card may have taken a tag off", in: echo.frame(), verdict: xdpPass, given: tagsBeside,
+			name: "reply with VLAN offload enabled", in: echo.frame(), verdict: xdpPass, given: tagsBeside,
 			out:    echoReply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
 			note:   handoverNote(wayBack),
 			counts: join(event(bpf.DatapathEventEVENT_ECHO_REPLY_SENT), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
@@ -80,7 +80,7 @@ func vlans(f family) []fixture {
 			out: tagged(delivered(syn, f.pods[0]), outer, tag), counts: opened,
 		},
 		{
-			name: "encapsulated for another node without them", in: tagged(away.frame(), outer, tag), verdict: xdpTX,
+			name: "encapsulated for another node without tags", in: tagged(away.frame(), outer, tag), verdict: xdpTX,
 			out: away.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(away),
 		},
 		{

@@ -82,11 +82,11 @@ func inZones(f family) []fixture {
 		sent("a datagram that is asked for", on(withFlags(udp.arrived(v4, selfID), flagLookup), 6),
 			on(withFlags(udp.arrived(v4, 2).onwards(v4.node2), flagLookup), 8), returned),
 		{
-			name: "a datagram that is not", in: on(udp.arrived(v4, selfID), 6).frame(), verdict: xdpPass,
+			name: "datagram is not looked up", in: on(udp.arrived(v4, selfID), 6).frame(), verdict: xdpPass,
 			out: delivered(udp, f.pods[0]), counts: f.opened(portCluster),
 		},
 		{
-			name: "more zones than there can be", in: on(ack.arrived(v4, selfID), 9).frame(), verdict: xdpDrop,
+			name: "invalid number of zones", in: on(ack.arrived(v4, selfID), 9).frame(), verdict: xdpDrop,
 			counts: dropped(bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED),
 		},
 		{

@@ -275,12 +275,12 @@ func whoIsLetIn(t *testing.T, e *environment) {
 	must(t, e.client.Delete(t.Context(), gone, client.GracePeriodSeconds(0)))
 
 	for name, test := range map[string]struct{ token, why string }{
-		"no token at all":       {"x", "the API server does not accept it"},
-		"another audience":      {e.token(t, shared, "https://kubernetes.default.svc", pod), "for the audience"},
-		"bound to no pod":       {e.token(t, shared, infrastructure.Audience, nil), "it is not bound to a pod"},
-		"a stranger's account":  {e.token(t, client.ObjectKeyFromObject(stranger), infrastructure.Audience, disguised), "does not run proxies"},
-		"no pod of its proxies": {e.token(t, dedicated, infrastructure.Audience, plain), "does not belong to Ingress/shop/own"},
-		"a pod that is gone":    {ofGone, "the token is not accepted"},
+		"no valid token":            {"x", "the API server does not accept it"},
+		"wrong audience":            {e.token(t, shared, "https://kubernetes.default.svc", pod), "for the audience"},
+		"not bound to a pod":        {e.token(t, shared, infrastructure.Audience, nil), "it is not bound to a pod"},
+		"unrelated service account": {e.token(t, client.ObjectKeyFromObject(stranger), infrastructure.Audience, disguised), "does not run proxies"},
+		"pod of other proxies":      {e.token(t, dedicated, infrastructure.Audience, plain), "does not belong to Ingress/shop/own"},
+		"deleted pod":               {ofGone, "the token is not accepted"},
 	} {
 		t.Run(name, func(t *testing.T) { e.proxy(t, address, test.token).isRefused(t, test.why) })
 	}

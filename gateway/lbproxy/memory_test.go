@@ -16,12 +16,12 @@ func TestMemoryLimit(t *testing.T) {
 		file, text string
 		want       int64
 	}{
-		"version 2":              {"memory.max", "1073741824\n", 1 << 30},
-		"version 2, no limit":    {"memory.max", "max\n", 0},
-		"version 1":              {"memory/memory.limit_in_bytes", "536870912\n", 512 << 20},
-		"version 1, no limit":    {"memory/memory.limit_in_bytes", "9223372036854771712\n", 0},
-		"neither":                {"other", "1", 0},
-		"something that is none": {"memory.max", "many", 0},
+		"version 2":           {"memory.max", "1073741824\n", 1 << 30},
+		"version 2, no limit": {"memory.max", "max\n", 0},
+		"version 1":           {"memory/memory.limit_in_bytes", "536870912\n", 512 << 20},
+		"version 1, no limit": {"memory/memory.limit_in_bytes", "9223372036854771712\n", 0},
+		"neither":             {"other", "1", 0},
+		"invalid value":       {"memory.max", "many", 0},
 	} {
 		root := t.TempDir()
 		file := filepath.Join(root, test.file)

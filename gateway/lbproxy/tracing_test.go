@@ -133,13 +133,13 @@ func TestTracing(t *testing.T) {
 		spans    int
 		received string // received is prefix*suffix
 	}{
-		"off, without a parent":            {Tracing{Ratio: 1}, 0, "", 0, "*"},
-		"off, with one":                    {Tracing{Ratio: 1}, 0, sampled, 0, sampled + "*"},
-		"all":                              {all, 0, "", 2, "00-*-01"},
-		"all, of a client's trace":         {all, 0, unsampled, 2, "00-" + traceID + "-*-01"},
-		"none":                             {collected, 0, "", 0, "00-*-00"},
-		"none, though a stranger asks":     {collected, 0, sampled, 0, "00-" + traceID + "-*-00"},
-		"none but what a trusted one asks": {collected, 1, sampled, 2, "00-" + traceID + "-*-01"},
+		"disabled, without a parent":             {Tracing{Ratio: 1}, 0, "", 0, "*"},
+		"disabled, with a parent":                {Tracing{Ratio: 1}, 0, sampled, 0, sampled + "*"},
+		"all":                                    {all, 0, "", 2, "00-*-01"},
+		"all, trace of a client":                 {all, 0, unsampled, 2, "00-" + traceID + "-*-01"},
+		"none":                                   {collected, 0, "", 0, "00-*-00"},
+		"ratio 0, parent of an untrusted client": {collected, 0, sampled, 0, "00-" + traceID + "-*-00"},
+		"ratio 0, parent of a trusted proxy":     {collected, 1, sampled, 2, "00-" + traceID + "-*-01"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spans, received := traced(t, test.tracing, test.trusted, test.parent)

@@ -36,22 +36,22 @@ func TestRead(t *testing.T) {
 		given map[string]string
 		want  *Settings
 	}{
-		"nothing":        {nil, with(func(*Settings) {})},
-		"of others":      {map[string]string{"example.com/auth-url": "x"}, with(func(*Settings) {})},
-		"empty":          {annotated("auth-url: ", "canary:  "), with(func(*Settings) {})},
-		"ssl":            {annotated("ssl-redirect: False", "force-ssl-redirect: 1"), &Settings{ForceSSLRedirect: true}},
-		"app root":       {annotated("app-root: /app?x=y"), with(func(s *Settings) { s.AppRoot = "/app?x=y" })},
-		"a redirect":     {annotated("permanent-redirect: https://a.example/x"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "https://a.example/x", Status: 301} })},
-		"to a path":      {annotated("temporal-redirect: /x", "temporal-redirect-code: 307"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "/x", Status: 307} })},
-		"of two":         {annotated("temporal-redirect: /x", "permanent-redirect: $nonsense"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "/x", Status: 302} })},
-		"with its path":  {annotated("permanent-redirect: https://a.example:8443/$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Scheme: "https", Host: "a.example", Port: 8443, Status: 301} })},
-		"to https":       {annotated("permanent-redirect: https://$host$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Scheme: "https", Status: 301} })},
-		"its scheme":     {annotated("permanent-redirect: $scheme://a.example$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Host: "a.example", Status: 301} })},
-		"rewrite":        {annotated("rewrite-target: /$1/x?y=$2", "use-regex: true"), with(func(s *Settings) { s.RewriteTarget, s.UseRegex = "/$1/x?y=$2", true })},
-		"a group alone":  {annotated("rewrite-target: $2"), with(func(s *Settings) { s.RewriteTarget = "$2" })},
-		"host and www":   {annotated("upstream-vhost: a.example:80", "from-to-www-redirect: true"), with(func(s *Settings) { s.UpstreamVhost, s.FromToWWW = "a.example:80", true })},
-		"host variables": {annotated("upstream-vhost: ${service_name}.$namespace.svc"), with(func(s *Settings) { s.UpstreamVhost = "$service_name.$namespace.svc" })},
-		"its own host":   {annotated("upstream-vhost: $http_host"), with(func(*Settings) {})},
+		"nothing":                          {nil, with(func(*Settings) {})},
+		"unrelated annotations":            {map[string]string{"example.com/auth-url": "x"}, with(func(*Settings) {})},
+		"empty":                            {annotated("auth-url: ", "canary:  "), with(func(*Settings) {})},
+		"ssl":                              {annotated("ssl-redirect: False", "force-ssl-redirect: 1"), &Settings{ForceSSLRedirect: true}},
+		"app root":                         {annotated("app-root: /app?x=y"), with(func(s *Settings) { s.AppRoot = "/app?x=y" })},
+		"redirect to a URL":                {annotated("permanent-redirect: https://a.example/x"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "https://a.example/x", Status: 301} })},
+		"redirect to a path":               {annotated("temporal-redirect: /x", "temporal-redirect-code: 307"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "/x", Status: 307} })},
+		"two redirects":                    {annotated("temporal-redirect: /x", "permanent-redirect: $nonsense"), with(func(s *Settings) { s.Redirect = &Redirect{Location: "/x", Status: 302} })},
+		"redirect with the request path":   {annotated("permanent-redirect: https://a.example:8443/$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Scheme: "https", Host: "a.example", Port: 8443, Status: 301} })},
+		"redirect to HTTPS":                {annotated("permanent-redirect: https://$host$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Scheme: "https", Status: 301} })},
+		"redirect with the request scheme": {annotated("permanent-redirect: $scheme://a.example$request_uri"), with(func(s *Settings) { s.Redirect = &Redirect{Host: "a.example", Status: 301} })},
+		"rewrite":                          {annotated("rewrite-target: /$1/x?y=$2", "use-regex: true"), with(func(s *Settings) { s.RewriteTarget, s.UseRegex = "/$1/x?y=$2", true })},
+		"group without a pattern":          {annotated("rewrite-target: $2"), with(func(s *Settings) { s.RewriteTarget = "$2" })},
+		"host and www":                     {annotated("upstream-vhost: a.example:80", "from-to-www-redirect: true"), with(func(s *Settings) { s.UpstreamVhost, s.FromToWWW = "a.example:80", true })},
+		"host variables":                   {annotated("upstream-vhost: ${service_name}.$namespace.svc"), with(func(s *Settings) { s.UpstreamVhost = "$service_name.$namespace.svc" })},
+		"host of the request":              {annotated("upstream-vhost: $http_host"), with(func(*Settings) {})},
 		"snippet": {annotated("configuration-snippet: # a comment\nmore_set_headers 'A: b; c' \"D:\";\nproxy_set_header E \"f \\\"g\\\"\";\n\nproxy_set_header H \"\";add_header I j always; more_clear_headers K;"),
 			with(func(s *Settings) {
 				s.Headers = &Headers{
@@ -59,15 +59,15 @@ func TestRead(t *testing.T) {
 					RemoveRequest: []string{"H"}, RemoveResponse: []string{"D", "K"},
 				}
 			})},
-		"any guard": {annotated("satisfy: any", "auth-type: basic", "auth-secret: a", "whitelist-source-range: 198.51.100.1"), with(func(s *Settings) {
+		"satisfy any": {annotated("satisfy: any", "auth-type: basic", "auth-secret: a", "whitelist-source-range: 198.51.100.1"), with(func(s *Settings) {
 			s.Allow, s.SatisfyAny = []netip.Prefix{netip.MustParsePrefix("198.51.100.1/32")}, true
 			s.Auth = &Auth{Secret: "a", Realm: "Authentication Required"}
 		})},
-		"aliases":   {annotated("server-alias: a.example, *.b.example"), with(func(s *Settings) { s.Aliases = []string{"a.example", "*.b.example"} })},
-		"protocol":  {annotated("backend-protocol: grpcs", "ssl-passthrough: true"), with(func(s *Settings) { s.Protocol, s.SSLPassthrough = GRPCS, true })},
-		"tries":     {annotated("proxy-next-upstream-tries: 2"), with(func(s *Settings) { s.Retry = &Retry{Attempts: 1} })},
-		"all tries": {annotated("proxy-next-upstream-tries: 0", "proxy-next-upstream: http_502 timeout"), with(func(s *Settings) { s.Retry = &Retry{Attempts: 10, Statuses: []uint32{502}} })},
-		"no tries":  {annotated("proxy-next-upstream: off"), with(func(s *Settings) { s.Retry = &Retry{} })},
+		"aliases":         {annotated("server-alias: a.example, *.b.example"), with(func(s *Settings) { s.Aliases = []string{"a.example", "*.b.example"} })},
+		"protocol":        {annotated("backend-protocol: grpcs", "ssl-passthrough: true"), with(func(s *Settings) { s.Protocol, s.SSLPassthrough = GRPCS, true })},
+		"tries":           {annotated("proxy-next-upstream-tries: 2"), with(func(s *Settings) { s.Retry = &Retry{Attempts: 1} })},
+		"unlimited tries": {annotated("proxy-next-upstream-tries: 0", "proxy-next-upstream: http_502 timeout"), with(func(s *Settings) { s.Retry = &Retry{Attempts: 10, Statuses: []uint32{502}} })},
+		"no tries":        {annotated("proxy-next-upstream: off"), with(func(s *Settings) { s.Retry = &Retry{} })},
 		"cors": {annotated("enable-cors: true", "cors-allow-credentials: true", "cors-allow-methods: GET", "cors-allow-headers: A, b", "cors-expose-headers: *"),
 			with(func(s *Settings) {
 				s.CORS = &CORS{Origins: []string{"*"}, Methods: []string{"GET"}, Headers: []string{"A", "b"}, Expose: []string{"*"}, MaxAge: 1728000}

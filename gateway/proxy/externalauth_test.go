@@ -481,16 +481,16 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 		return withAuthorization("/", change)
 	}
 	for name, after := range map[string][]*resource.Filter{
-		"a missing backend":    {bad(func(of *resource.ExternalAuthorization) { of.Backend = "missing" })},
-		"no backend":           {bad(func(of *resource.ExternalAuthorization) { of.Backend = "" })},
-		"no path":              {withAuthorization("")},
-		"a path with dots":     {withAuthorization("/a/../b")},
-		"a word nobody knows":  {bad(func(of *resource.ExternalAuthorization) { of.SignIn = "https://$hostname/" })},
-		"a header of framing":  {bad(func(of *resource.ExternalAuthorization) { of.ResponseHeaders = []string{"Content-Length"} })},
-		"an endless timeout":   {bad(func(of *resource.ExternalAuthorization) { of.Timeout = 1 << 40 })},
-		"two":                  {withAuthorization("/"), withAuthorization("/")},
-		"another one's fault":  {withAuthorization("/"), unknown()},
-		"a method with spaces": {bad(func(of *resource.ExternalAuthorization) { of.Method = "GET /x" })},
+		"missing backend":        {bad(func(of *resource.ExternalAuthorization) { of.Backend = "missing" })},
+		"empty backend":          {bad(func(of *resource.ExternalAuthorization) { of.Backend = "" })},
+		"no path":                {withAuthorization("")},
+		"path with dot segments": {withAuthorization("/a/../b")},
+		"unknown variable":       {bad(func(of *resource.ExternalAuthorization) { of.SignIn = "https://$hostname/" })},
+		"framing header":         {bad(func(of *resource.ExternalAuthorization) { of.ResponseHeaders = []string{"Content-Length"} })},
+		"timeout too long":       {bad(func(of *resource.ExternalAuthorization) { of.Timeout = 1 << 40 })},
+		"two":                    {withAuthorization("/"), withAuthorization("/")},
+		"unrelated error":        {withAuthorization("/"), unknown()},
+		"method with spaces":     {bad(func(of *resource.ExternalAuthorization) { of.Method = "GET /x" })},
 	} {
 		for before, want := range map[*resource.Filter]int{nil: 500, withAuthorization("/other"): 500, addresses([]string{"127.0.0.0/8"}, nil): 500} {
 			port := freePort(t)

@@ -49,7 +49,7 @@ func TestProxyProtocolAccepted(t *testing.T) {
 		"trusted, a health check":     {1, header(t, 2, true), "127.0.0.1"},
 		"trusted, no header":          {1, "", "198.51.100.7, 127.0.0.1"},
 		"trusted, unknown":            {1, "PROXY UNKNOWN\r\n", "127.0.0.1"},
-		"trusted, broken":             {1, "PROXY TCP4 192.0.2.1\r\n", ""},
+		"trusted, truncated":          {1, "PROXY TCP4 192.0.2.1\r\n", ""},
 		"trusted, without TCP":        {1, header(t, 2, false)[:13] + "\x31" + string([]byte{0, 216}) + strings.Repeat("a", 216), ""},
 		"two proxies, the last PROXY": {2, header(t, 2, false), "198.51.100.7, 192.0.2.1"},
 	} {
@@ -104,13 +104,13 @@ func TestProxyProtocolSent(t *testing.T) {
 		header      string
 		want        string
 	}{
-		"passthrough":                  {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, want: "127.0.0.1"},
-		"terminated":                   {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, want: "127.0.0.1"},
-		"terminated, TLS again":        {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, again: true, want: "127.0.0.1"},
-		"not asked, passthrough":       {protocol: resource.Listener_TLS_PASSTHROUGH},
-		"not asked, terminated":        {protocol: resource.Listener_TLS_TERMINATE},
-		"behind a balancer":            {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false), want: "192.0.2.1"},
-		"behind a balancer, not asked": {protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false)},
+		"passthrough":                           {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, want: "127.0.0.1"},
+		"terminated":                            {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, want: "127.0.0.1"},
+		"terminated, TLS again":                 {isRequested: true, protocol: resource.Listener_TLS_TERMINATE, again: true, want: "127.0.0.1"},
+		"not requested, passthrough":            {protocol: resource.Listener_TLS_PASSTHROUGH},
+		"not requested, terminated":             {protocol: resource.Listener_TLS_TERMINATE},
+		"behind a load balancer":                {isRequested: true, protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false), want: "192.0.2.1"},
+		"behind a load balancer, not requested": {protocol: resource.Listener_TLS_PASSTHROUGH, header: header(t, 2, false)},
 	} {
 		t.Run(name, func(t *testing.T) {
 			port, authority, got := freePort(t), newCA(t), make(chan string, 1)

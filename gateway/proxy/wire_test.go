@@ -69,13 +69,13 @@ func TestWire(t *testing.T) {
 			"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n",
 			"HTTP/1.0 502 Bad Gateway\r\nContent-Type: text/plain; charset=utf-8\r\nX-Content-Type-Options: nosniff\r\n" +
 				"Content-Length: 12\r\n\r\nBad Gateway\n"},
-		"413 before the body, of a connection that is kept": {expect, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n", tooLarge},
-		"413 before the body":                               {expect, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", tooLarge},
-		"empty line":                                        {"\r\n" + get, fine, closed},
-		"two line feeds":                                    {"\n\n" + get, fine, closed},
-		"response with a length, broken off": {
+		"413 before the body, connection kept": {expect, "HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n", tooLarge},
+		"413 before the body":                  {expect, "HTTP/1.1 413 Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n", tooLarge},
+		"empty line":                           {"\r\n" + get, fine, closed},
+		"two line feeds":                       {"\n\n" + get, fine, closed},
+		"response with a length, truncated": {
 			get, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nhello", "HTTP/1.1 200 OK\r\nContent-Length: 100\r\nConnection: close\r\n\r\nhello"},
-		"chunked response, broken off": {
+		"chunked response, truncated": {
 			get, "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
 			"HTTP/1.1 200 OK\r\nConnection: close\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"},
 	} {
@@ -110,14 +110,14 @@ func TestFraming(t *testing.T) {
 		// direct and behind are the statuses without and with a trusted proxy.
 		direct, behind string
 	}{
-		"Content-Length":                     {next + next, "200 200", "200 200"},
-		"Transfer-Encoding":                  {one + next, "200 200", "200 200"},
-		"Transfer-Encoding, later":           {next + one + one + next, "200 200 200", "200 200 400"},
-		"both":                               {fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200", "400"},
-		"both, in the other order":           {fmt.Sprintf(chunked, "", "content-LENGTH: 11\r\n") + next, "200", "400"},
-		"both, later":                        {one + fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200 200", "200 400"},
-		"both, in a long header":             {fmt.Sprintf(chunked, "Content-Length: 11\r\n", long) + next, "200", "400"},
-		"both, in HTTP/1.0 with a keepalive": {"POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\na" + next, "200", "400"},
+		"Content-Length":                       {next + next, "200 200", "200 200"},
+		"Transfer-Encoding":                    {one + next, "200 200", "200 200"},
+		"Transfer-Encoding in a later request": {next + one + one + next, "200 200 200", "200 200 400"},
+		"both":                                 {fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200", "400"},
+		"both, reversed order":                 {fmt.Sprintf(chunked, "", "content-LENGTH: 11\r\n") + next, "200", "400"},
+		"both in a later request":              {one + fmt.Sprintf(chunked, "Content-Length: 11\r\n", "") + next, "200 200", "200 400"},
+		"both, in a long header":               {fmt.Sprintf(chunked, "Content-Length: 11\r\n", long) + next, "200", "400"},
+		"both, in HTTP/1.0 with a keepalive":   {"POST / HTTP/1.0\r\nHost: a\r\nConnection: keep-alive\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\na" + next, "200", "400"},
 	} {
 		for hops, want := range []string{test.direct, test.behind} {
 			port := freePort(t)

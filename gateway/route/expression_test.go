@@ -80,18 +80,18 @@ func TestExpressionsOfTenants(t *testing.T) {
 		expression string
 		want       bool
 	}{
-		"plain":               {`v[0-9]+(\.[0-9]+)*`, true},
-		"long":                {strings.Repeat("a", 4096), true},
-		"counted":             {`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`, true},
-		"up to 1000":          {`.{1,1000}`, true},
-		"as deep as can be":   {strings.Repeat("(", 998) + "a" + strings.Repeat(")", 998), true},
-		"too deep in a group": {strings.Repeat("(", 999) + "a" + strings.Repeat(")", 999), false},
-		"open quotation":      {`\Qa`, false},
-		"closed quotation":    {`\Qa\E`, true},
-		"stray group":         {`a)(?:b`, false},
-		"many counts":         {distinct(".{1000}", 300), false},
-		"counts in counts":    {distinct("((x{10}){10}){10}", 100), false},
-		"many classes":        {distinct(`\pL`, 500), false},
+		"plain":                             {`v[0-9]+(\.[0-9]+)*`, true},
+		"long":                              {strings.Repeat("a", 4096), true},
+		"counted":                           {`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`, true},
+		"up to 1000":                        {`.{1,1000}`, true},
+		"maximum depth":                     {strings.Repeat("(", 998) + "a" + strings.Repeat(")", 998), true},
+		"maximum depth exceeded in a group": {strings.Repeat("(", 999) + "a" + strings.Repeat(")", 999), false},
+		"open quotation":                    {`\Qa`, false},
+		"closed quotation":                  {`\Qa\E`, true},
+		"stray group":                       {`a)(?:b`, false},
+		"many repetitions":                  {distinct(".{1000}", 300), false},
+		"nested repetitions":                {distinct("((x{10}){10}){10}", 100), false},
+		"many classes":                      {distinct(`\pL`, 500), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			resources, accepted := compiled(t, matching("bad", []string{tc.expression}), matching("good", []string{"a+"}))

@@ -88,8 +88,8 @@ func TestLongChain(t *testing.T) {
 		bytes int
 		want  string
 	}{
-		"a chain":    {16 << 10, "web *.wild.example shop/wild"},
-		"a megabyte": {1 << 20, "web *.wild.example"},
+		"long chain": {16 << 10, "web *.wild.example shop/wild"},
+		"1 MiB":      {1 << 20, "web *.wild.example"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := parse(t, file, txtar.Parse(archive).Files[0].Data)

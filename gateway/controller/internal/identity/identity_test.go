@@ -94,12 +94,12 @@ func TestBrokenIsReplaced(t *testing.T) {
 	good, _ := renew(t, identity.Bundle{}, now)
 	other, _ := renew(t, identity.Bundle{}, now)
 	for name, broken := range map[string]identity.Bundle{
-		"no certificate":  {Authorities: good.Authorities},
-		"text":            {Authorities: good.Authorities, Pair: identity.Pair{Chain: []byte("x"), Key: []byte("y")}},
-		"another key":     {Authorities: good.Authorities, Pair: identity.Pair{Chain: good.Chain, Key: other.Key}},
-		"another CA":      {Authorities: other.Authorities, Pair: good.Pair},
-		"CA's key lost":   {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate}}, Pair: good.Pair},
-		"CA's key of one": {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate, Key: other.Authorities[0].Key}}, Pair: good.Pair},
+		"no certificate":             {Authorities: good.Authorities},
+		"text":                       {Authorities: good.Authorities, Pair: identity.Pair{Chain: []byte("x"), Key: []byte("y")}},
+		"key of another certificate": {Authorities: good.Authorities, Pair: identity.Pair{Chain: good.Chain, Key: other.Key}},
+		"other CA":                   {Authorities: other.Authorities, Pair: good.Pair},
+		"CA key lost":                {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate}}, Pair: good.Pair},
+		"key of another CA":          {Authorities: []identity.Authority{{Certificate: good.Authorities[0].Certificate, Key: other.Authorities[0].Key}}, Pair: good.Pair},
 	} {
 		renewed, changed := renew(t, broken, now)
 		if !changed {

@@ -33,19 +33,19 @@ func TestDecide(t *testing.T) {
 		gone    bool
 		want    Rejection
 	}{
-		"nothing":                           {none, []server.Proxy{proxy("n/a", 1, "")}, false, none},
-		"one refuses":                       {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 2, "")}, false, b},
-		"two refuse":                        {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 1, "bad")}, false, a},
-		"it is written":                     {a, []server.Proxy{proxy("n/a", 1, "bad")}, false, a},
-		"it was written of a version":       {earlier, []server.Proxy{proxy("n/a", 1, "bad")}, false, earlier},
-		"it refuses something else":         {a, []server.Proxy{proxy("n/a", 5, "worse")}, false, refuses("n/a", "5-ab", "worse")},
-		"it takes it":                       {a, []server.Proxy{proxy("n/a", 5, "")}, false, none},
-		"it takes it, another one does not": {a, []server.Proxy{proxy("n/a", 5, ""), proxy("n/b", 1, "bad")}, false, b},
-		"it has come from another replica":  {a, []server.Proxy{proxy("n/a", 0, "")}, false, a},
-		"it has gone to another replica":    {a, []server.Proxy{proxy("n/a", 4, "")}, false, a},
-		"it is at another replica":          {a, []server.Proxy{proxy("n/b", 5, "")}, false, a},
-		"it is gone":                        {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
-		"it is gone, another one refuses":   {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
+		"nothing":                                    {none, []server.Proxy{proxy("n/a", 1, "")}, false, none},
+		"one proxy rejects":                          {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 2, "")}, false, b},
+		"two proxies reject":                         {none, []server.Proxy{proxy("n/b", 1, "bad"), proxy("n/a", 1, "bad")}, false, a},
+		"already recorded":                           {a, []server.Proxy{proxy("n/a", 1, "bad")}, false, a},
+		"recorded for an older version":              {earlier, []server.Proxy{proxy("n/a", 1, "bad")}, false, earlier},
+		"rejection changed":                          {a, []server.Proxy{proxy("n/a", 5, "worse")}, false, refuses("n/a", "5-ab", "worse")},
+		"rejection resolved":                         {a, []server.Proxy{proxy("n/a", 5, "")}, false, none},
+		"resolved, another proxy rejects":            {a, []server.Proxy{proxy("n/a", 5, ""), proxy("n/b", 1, "bad")}, false, b},
+		"connected from another controller replica":  {a, []server.Proxy{proxy("n/a", 0, "")}, false, a},
+		"disconnected to another controller replica": {a, []server.Proxy{proxy("n/a", 4, "")}, false, a},
+		"connected to another controller replica":    {a, []server.Proxy{proxy("n/b", 5, "")}, false, a},
+		"proxy deleted":                              {a, []server.Proxy{proxy("n/b", 5, "")}, true, none},
+		"proxy deleted, another one rejects":         {a, []server.Proxy{proxy("n/b", 1, "bad")}, true, b},
 	} {
 		if got := nextRejection(test.written, test.proxies, func(string) bool { return !test.gone }); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %+v; want %+v", name, got, test.want)

@@ -31,17 +31,17 @@ func TestIncrementalCompilation(t *testing.T) {
 		"status of a Service": {service(func(*corev1.Service) {}), service(func(s *corev1.Service) {
 			s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{IP: "203.0.113.1"}}
 		}), false},
-		"port of a Service":      {service(func(*corev1.Service) {}), service(func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }), true},
-		"status of an Ingress":   {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.ResourceVersion = "3" }), false},
-		"spec of an Ingress":     {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.Generation = 2 }), true},
-		"annotation of one":      {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.Annotations = map[string]string{"a": "b"} }), true},
-		"another of that name":   {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.UID = "v" }), true},
-		"an Ingress that ends":   {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.DeletionTimestamp = &now }), true},
-		"a Secret's certificate": {&corev1.Secret{Data: map[string][]byte{"tls.crt": {1}}}, &corev1.Secret{Data: map[string][]byte{"tls.crt": {2}}}, true},
-		"a Secret's label":       {&corev1.Secret{}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}, false},
-		"a ConfigMap's data":     {&corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"a": "b"}}, true},
-		"a namespace's label":    {&corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}, true},
-		"a namespace's status":   {&corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}, false},
+		"port of a Service":            {service(func(*corev1.Service) {}), service(func(s *corev1.Service) { s.Spec.Ports[0].Port = 81 }), true},
+		"status of an Ingress":         {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.ResourceVersion = "3" }), false},
+		"spec of an Ingress":           {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.Generation = 2 }), true},
+		"annotation of an Ingress":     {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.Annotations = map[string]string{"a": "b"} }), true},
+		"recreated with the same name": {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.UID = "v" }), true},
+		"deleted Ingress":              {ingress(func(*networkingv1.Ingress) {}), ingress(func(i *networkingv1.Ingress) { i.DeletionTimestamp = &now }), true},
+		"certificate of a Secret":      {&corev1.Secret{Data: map[string][]byte{"tls.crt": {1}}}, &corev1.Secret{Data: map[string][]byte{"tls.crt": {2}}}, true},
+		"label of a Secret":            {&corev1.Secret{}, &corev1.Secret{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}, false},
+		"data of a ConfigMap":          {&corev1.ConfigMap{}, &corev1.ConfigMap{Data: map[string]string{"a": "b"}}, true},
+		"label of a namespace":         {&corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Labels: map[string]string{"a": "b"}}}, true},
+		"status of a namespace":        {&corev1.Namespace{}, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{ResourceVersion: "2"}}, false},
 	} {
 		if got := isCompiled(test.before, test.after); got != test.want {
 			t.Errorf("%s: isCompiled = %v, want %v", name, got, test.want)

@@ -140,16 +140,16 @@ func TestMergeGateway(t *testing.T) {
 		reason    string
 		listeners [2]string
 	}{
-		"no VIP":            {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"no proxy":          {gatewayState{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
-		"whole":             {gatewayState{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
-		"nothing to serve":  {gatewayState{}, "Because", [2]string{"Because", "Because"}},
-		"layer 4":           {gatewayState{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
-		"layer 4, no VIP":   {gatewayState{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"all asked for":     {gatewayState{served: true, addresses: addresses, requested: requested}, "Because", [2]string{"Because", "Because"}},
-		"one is missing":    {gatewayState{served: true, addresses: addresses[:1], requested: requested}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
-		"one is not usable": {gatewayState{served: true, addresses: addresses[:1], requested: requested, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
-		"objects of others": {gatewayState{served: true, addresses: addresses, failed: errNameInUse}, "Pending", [2]string{"Pending", "Pending"}},
+		"no VIP":                       {gatewayState{served: true, proxied: true, available: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"no proxy":                     {gatewayState{served: true, proxied: true, addresses: addresses}, "Pending", [2]string{"Pending", "Because"}},
+		"whole":                        {gatewayState{served: true, proxied: true, addresses: addresses, available: true}, "Because", [2]string{"Because", "Because"}},
+		"nothing served":               {gatewayState{}, "Because", [2]string{"Because", "Because"}},
+		"layer 4":                      {gatewayState{served: true, addresses: addresses}, "Because", [2]string{"Because", "Because"}},
+		"layer 4, no VIP":              {gatewayState{served: true}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"all requested addresses":      {gatewayState{served: true, addresses: addresses, requested: requested}, "Because", [2]string{"Because", "Because"}},
+		"requested address missing":    {gatewayState{served: true, addresses: addresses[:1], requested: requested}, "AddressNotAssigned", [2]string{"Pending", "Pending"}},
+		"requested address not usable": {gatewayState{served: true, addresses: addresses[:1], requested: requested, assigned: denied("x")}, "AddressNotUsable", [2]string{"Pending", "Pending"}},
+		"name used by foreign objects": {gatewayState{served: true, addresses: addresses, failed: errNameInUse}, "Pending", [2]string{"Pending", "Pending"}},
 	} {
 		status := gatewayv1.GatewayStatus{
 			Conditions: []metav1.Condition{condition("Accepted", "True", long)},

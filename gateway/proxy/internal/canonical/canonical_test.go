@@ -17,7 +17,7 @@ func TestOneHost(t *testing.T) {
 		"equal":     {[]string{"Public.example.com"}, 0},
 		"different": {[]string{"internal.example.com"}, http.StatusBadRequest},
 		"a port":    {[]string{"public.example.com:80"}, http.StatusBadRequest},
-		"the second": {[]string{"public.example.com", "internal.example.com"},
+		"second Host": {[]string{"public.example.com", "internal.example.com"},
 			http.StatusBadRequest},
 		"empty": {[]string{""}, http.StatusBadRequest},
 	} {
@@ -64,13 +64,13 @@ func TestUpgrade(t *testing.T) {
 		upgrade, connection string
 		kept                bool
 	}{
-		"websocket":       {1, "websocket", "keep-alive, Upgrade", true},
-		"not in list":     {1, "websocket", "keep-alive", false},
-		"HTTP/2":          {2, "websocket", "Upgrade", false},
-		"h2c in a list":   {1, "websocket, h2c", "Upgrade", false},
-		"TLS":             {1, "TLS/1.0", "Upgrade", false},
-		"empty":           {1, "", "Upgrade", false},
-		"of another kind": {1, "spdy/3.1", "upgrade", true},
+		"websocket":                   {1, "websocket", "keep-alive, Upgrade", true},
+		"token missing in Connection": {1, "websocket", "keep-alive", false},
+		"HTTP/2":                      {2, "websocket", "Upgrade", false},
+		"h2c in a list":               {1, "websocket, h2c", "Upgrade", false},
+		"TLS":                         {1, "TLS/1.0", "Upgrade", false},
+		"empty":                       {1, "", "Upgrade", false},
+		"other protocol":              {1, "spdy/3.1", "upgrade", true},
 	} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.ProtoMajor = test.major

@@ -110,9 +110,9 @@ func TestReadAbove16KiB(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	for name, sent := range map[string]string{
-		"plain HTTP": "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
-		"an end":     "\x16\x03\x01",
-		"an alert":   "\x15\x03\x01\x00\x02\x02\x28",
+		"plain HTTP":       "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+		"truncated record": "\x16\x03\x01",
+		"alert":            "\x15\x03\x01\x00\x02\x02\x28",
 	} {
 		client, server := net.Pipe()
 		go func() {

@@ -397,9 +397,9 @@ func TestExhausted(t *testing.T) {
 		"short":                     {[]*resource.Match{slow, plain}, []string{"xxx"}, false},
 		"long":                      {[]*resource.Match{slow, plain}, []string{strings.Repeat("x", 60_000)}, true},
 		"many rules":                {append(slices.Repeat([]*resource.Match{slow}, 50), plain), []string{strings.Repeat("x", 1000)}, true},
-		"found before":              {[]*resource.Match{plain, slow}, []string{strings.Repeat("x", 60_000)}, false},
+		"match before the limit":    {[]*resource.Match{plain, slow}, []string{strings.Repeat("x", 60_000)}, false},
 		"5,000 rules without":       {slices.Repeat([]*resource.Match{plain}, 5000), []string{strings.Repeat("x", 60_000)}, false},
-		"a list put together often": {append(slices.Repeat([]*resource.Match{joined}, 50_000), plain), []string{strings.Repeat("x", 30_000), strings.Repeat("y", 30_000)}, true},
+		"list assembled repeatedly": {append(slices.Repeat([]*resource.Match{joined}, 50_000), plain), []string{strings.Repeat("x", 30_000), strings.Repeat("y", 30_000)}, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			group, err := Compile(tc.rules)

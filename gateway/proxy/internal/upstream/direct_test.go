@@ -232,10 +232,10 @@ func TestExpect(t *testing.T) {
 		wantsBody     bool
 		connections   int32
 	}{
-		"continue":        {before: proceed, after: fine, informed: 1, wantsBody: true, connections: 1},
-		"early hints too": {before: "HTTP/1.1 103 Early Hints\r\n\r\n" + proceed, after: fine, informed: 2, wantsBody: true, connections: 1},
-		"final":           {before: "HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nfine", connections: 2},
-		"silence":         {after: fine, wantsBody: true, connections: 1},
+		"continue":                 {before: proceed, after: fine, informed: 1, wantsBody: true, connections: 1},
+		"early hints and continue": {before: "HTTP/1.1 103 Early Hints\r\n\r\n" + proceed, after: fine, informed: 2, wantsBody: true, connections: 1},
+		"final":                    {before: "HTTP/1.1 401 Unauthorized\r\nContent-Length: 4\r\n\r\nfine", connections: 2},
+		"silence":                  {after: fine, wantsBody: true, connections: 1},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -323,19 +323,19 @@ func TestUnsolicitedResponse(t *testing.T) {
 		late    int
 		records int
 	}{
-		"GET":                    {http.MethodGet, "", fine, 0, 2},
-		"GET, one record":        {http.MethodGet, "", fine, 0, 1},
-		"HEAD":                   {http.MethodHead, "", head, 0, 2},
-		"HEAD, one record":       {http.MethodHead, "", head, 0, 1},
-		"204":                    {http.MethodGet, "", none, 0, 2},
-		"304":                    {http.MethodGet, "", "HTTP/1.1 304 Not Modified\r\n\r\n", 0, 2},
-		"a full buffer":          {http.MethodGet, "", full, 0, 1},
-		"part of a record":       {http.MethodGet, "", none, 3, 2},
-		"a record but its type":  {http.MethodGet, "", none, len(other) + 20, 2},
-		"POST":                   {http.MethodPost, "body", fine, 0, 2},
-		"POST, 204":              {http.MethodPost, "body", none, 0, 2},
-		"POST, 204, one record":  {http.MethodPost, "body", none, 0, 1},
-		"POST, part of a record": {http.MethodPost, "body", none, 3, 2},
+		"GET":                             {http.MethodGet, "", fine, 0, 2},
+		"GET, one record":                 {http.MethodGet, "", fine, 0, 1},
+		"HEAD":                            {http.MethodHead, "", head, 0, 2},
+		"HEAD, one record":                {http.MethodHead, "", head, 0, 1},
+		"204":                             {http.MethodGet, "", none, 0, 2},
+		"304":                             {http.MethodGet, "", "HTTP/1.1 304 Not Modified\r\n\r\n", 0, 2},
+		"full buffer":                     {http.MethodGet, "", full, 0, 1},
+		"part of a record":                {http.MethodGet, "", none, 3, 2},
+		"record truncated after its type": {http.MethodGet, "", none, len(other) + 20, 2},
+		"POST":                            {http.MethodPost, "body", fine, 0, 2},
+		"POST, 204":                       {http.MethodPost, "body", none, 0, 2},
+		"POST, 204, one record":           {http.MethodPost, "body", none, 0, 1},
+		"POST, part of a record":          {http.MethodPost, "body", none, 3, 2},
 	} {
 		for _, with := range []*TLS{nil, trusts} {
 			if with == nil && test.late > 0 {
@@ -401,10 +401,10 @@ func TestEndOfResponse(t *testing.T) {
 		unread   bool
 		want     string
 	}{
-		"to the end of the connection": {response: "HTTP/1.1 200 OK\r\n\r\nfine", want: "fine"},
-		"HTTP/1.0":                     {response: "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
-		"Connection: close":            {response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
-		"not read":                     {response: fine, unread: true},
+		"until EOF":         {response: "HTTP/1.1 200 OK\r\n\r\nfine", want: "fine"},
+		"HTTP/1.0":          {response: "HTTP/1.0 200 OK\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
+		"Connection: close": {response: "HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
+		"unread body":       {response: fine, unread: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var connections atomic.Int32
@@ -448,14 +448,14 @@ func TestHeads(t *testing.T) {
 		fails    bool
 		early    int
 	}{
-		"early hints":        {response: "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + fine, early: 103},
-		"continue, unasked":  {response: "HTTP/1.1 100 Continue\r\n\r\n" + fine},
-		"switches protocols": {response: "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", fails: true},
-		"too long":           {response: "HTTP/1.1 200 OK\r\nLong: " + strings.Repeat("a", 5000) + "\r\n\r\n", fails: true},
-		"early hints, long":  {response: strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 200), fails: true, early: 103},
-		"no HTTP":            {response: "SSH-2.0-x\r\n", fails: true},
-		"two lengths":        {response: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
-		"cut off":            {response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
+		"early hints":             {response: "HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" + fine, early: 103},
+		"unexpected 100 Continue": {response: "HTTP/1.1 100 Continue\r\n\r\n" + fine},
+		"switches protocols":      {response: "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n", fails: true},
+		"too long":                {response: "HTTP/1.1 200 OK\r\nLong: " + strings.Repeat("a", 5000) + "\r\n\r\n", fails: true},
+		"early hints, long":       {response: strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 200), fails: true, early: 103},
+		"not HTTP":                {response: "SSH-2.0-x\r\n", fails: true},
+		"two lengths":             {response: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
+		"cut off":                 {response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {

@@ -165,12 +165,12 @@ func TestUnserved(t *testing.T) {
 		}
 	}
 	tests := map[string]test{
-		"refused":              {first: resets(http2.ErrCodeRefusedStream), second: true, most: refusals},
-		"refused by the only":  {first: resets(http2.ErrCodeRefusedStream), fails: true, most: refusals},
-		"refused with a body":  {first: resets(http2.ErrCodeRefusedStream), second: true, body: "body", fails: true, most: 1},
-		"GOAWAY before it":     {first: leaves(func(uint32) uint32 { return 0 }), most: 2},
-		"GOAWAY after it":      {first: leaves(func(stream uint32) uint32 { return stream }), most: 1},
-		"connection is closed": {first: func(c *framesConn, _ uint32) { _ = c.conn.Close() }, second: true, fails: true, most: 1},
+		"refused":                      {first: resets(http2.ErrCodeRefusedStream), second: true, most: refusals},
+		"refused by the only endpoint": {first: resets(http2.ErrCodeRefusedStream), fails: true, most: refusals},
+		"refused with a body":          {first: resets(http2.ErrCodeRefusedStream), second: true, body: "body", fails: true, most: 1},
+		"GOAWAY before the stream":     {first: leaves(func(uint32) uint32 { return 0 }), most: 2},
+		"GOAWAY after the stream":      {first: leaves(func(stream uint32) uint32 { return stream }), most: 1},
+		"connection closed":            {first: func(c *framesConn, _ uint32) { _ = c.conn.Close() }, second: true, fails: true, most: 1},
 	}
 	for code := http2.ErrCodeNo; code <= http2.ErrCodeHTTP11Required; code++ {
 		if code != http2.ErrCodeRefusedStream {

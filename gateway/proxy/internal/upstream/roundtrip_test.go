@@ -60,15 +60,15 @@ func TestRetryOfProcessedRequest(t *testing.T) {
 		policy             Policy
 		want               int32
 	}{
-		"breaks, no policy":        {breaks, http.MethodGet, "", Policy{}, 1},
-		"breaks":                   {breaks, http.MethodGet, "", Policy{Attempts: 2}, 3},
-		"breaks, not idempotent":   {breaks, http.MethodPost, "", Policy{Attempts: 2}, 1},
-		"breaks, with a body":      {breaks, http.MethodPut, "body", Policy{Attempts: 2}, 1},
-		"refuses, no policy":       {refuses, http.MethodGet, "", Policy{}, 1},
-		"refuses":                  {refuses, http.MethodGet, "", Policy{Attempts: 2, Statuses: []uint32{503}}, 3},
-		"refuses, another status":  {refuses, http.MethodGet, "", Policy{Attempts: 2, Statuses: []uint32{500}}, 1},
-		"refuses, with a body":     {refuses, http.MethodPut, "body", Policy{Attempts: 2, Statuses: []uint32{503}}, 1},
-		"refuses, with a back-off": {refuses, http.MethodGet, "", Policy{Attempts: 1, Statuses: []uint32{503}, Backoff: time.Millisecond}, 2},
+		"connection reset, no policy":      {breaks, http.MethodGet, "", Policy{}, 1},
+		"breaks":                           {breaks, http.MethodGet, "", Policy{Attempts: 2}, 3},
+		"connection reset, not idempotent": {breaks, http.MethodPost, "", Policy{Attempts: 2}, 1},
+		"connection reset, with a body":    {breaks, http.MethodPut, "body", Policy{Attempts: 2}, 1},
+		"503, no policy":                   {refuses, http.MethodGet, "", Policy{}, 1},
+		"refuses":                          {refuses, http.MethodGet, "", Policy{Attempts: 2, Statuses: []uint32{503}}, 3},
+		"503, other status in the policy":  {refuses, http.MethodGet, "", Policy{Attempts: 2, Statuses: []uint32{500}}, 1},
+		"503, with a body":                 {refuses, http.MethodPut, "body", Policy{Attempts: 2, Statuses: []uint32{503}}, 1},
+		"503, with a back-off":             {refuses, http.MethodGet, "", Policy{Attempts: 1, Statuses: []uint32{503}, Backoff: time.Millisecond}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			var seen, tried atomic.Int32

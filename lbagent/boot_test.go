@@ -42,11 +42,11 @@ func TestFailingWritesAfterBoot(t *testing.T) {
 			}
 			return is && put.Slot == table
 		}},
-		"all frontends":    {fails: func(what string) bool { return what == "PutFrontend" }},
-		"all VIPs":         {fails: func(what string) bool { return what == "PutVIP" }},
-		"the node's entry": {fails: func(what string) bool { return what == "SetSelf" }},
-		"the other nodes":  {fails: func(what string) bool { return what == "PutNode" }},
-		"reading after one write": {fails: func(what string) bool {
+		"all frontends":        {fails: func(what string) bool { return what == "PutFrontend" }},
+		"all VIPs":             {fails: func(what string) bool { return what == "PutVIP" }},
+		"the node's own entry": {fails: func(what string) bool { return what == "SetSelf" }},
+		"the other nodes":      {fails: func(what string) bool { return what == "PutNode" }},
+		"one write and the following read": {fails: func(what string) bool {
 			return what == "PutFrontend" || what == "Dump"
 		}},
 		"attaching": {fails: func(what string) bool { return what == "Attach" }},

@@ -20,18 +20,18 @@ import (
 // ends.
 func TestOccupied(t *testing.T) {
 	for name, occupy := range map[string]func(s *model.Snapshot, address netip.Addr){
-		"a node": func(s *model.Snapshot, address netip.Addr) {
+		"address of a node": func(s *model.Snapshot, address netip.Addr) {
 			s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: "node3", UID: types.UID("node3")},
 				Spec:       millracev1beta1.LBNodeSpec{ID: 3, Addresses: []string{address.String()}},
 			})
 		},
-		"a router": func(s *model.Snapshot, address netip.Addr) {
+		"address of a router": func(s *model.Snapshot, address netip.Addr) {
 			other := s.Peers[0].DeepCopy()
 			other.Name, other.UID, other.Spec.Router.Address = "second", "second", address.String()
 			s.Peers = append(s.Peers, other)
 		},
-		"a gateway": func(s *model.Snapshot, address netip.Addr) {
+		"address of a gateway": func(s *model.Snapshot, address netip.Addr) {
 			s.Gateways = model.Gateways{millracev1beta1.FamilyIPv4: {address}}
 		},
 	} {

@@ -25,15 +25,15 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 		// early and late report whether the node announces at once and after the hold-off.
 		early, late bool
 	}{
-		"without Ethernet, the router elsewhere":        {tun, []int{2}, true, true},
-		"without Ethernet, nobody knows where from":     {tun, nil, true, true},
-		"without Ethernet, the router behind it":        {tun, []int{7}, true, false},
-		"without Ethernet, the router behind both":      {tun, []int{2, 7}, true, false},
-		"occupied, the router elsewhere":                {occupied, []int{2}, true, true},
-		"occupied, the router behind it":                {occupied, []int{3}, true, false},
-		"occupied, nobody knows where the router is":    {occupied, nil, true, false},
-		"occupied, and with an address of the node":     {netdev.Link{Name: "eth1", Index: 3, Ethernet: true, HasAddress: true}, []int{2}, true, false},
-		"without Ethernet, with an address of the node": {netdev.Link{Name: "tun0", Index: 7, HasAddress: true}, []int{2}, true, true},
+		"no Ethernet, router on another uplink":    {tun, []int{2}, true, true},
+		"no Ethernet, incoming uplink unknown":     {tun, nil, true, true},
+		"no Ethernet, router on this uplink":       {tun, []int{7}, true, false},
+		"no Ethernet, router on both uplinks":      {tun, []int{2, 7}, true, false},
+		"occupied, router on another uplink":       {occupied, []int{2}, true, true},
+		"occupied, router on this uplink":          {occupied, []int{3}, true, false},
+		"occupied, incoming uplink unknown":        {occupied, nil, true, false},
+		"occupied, with an address of the node":    {netdev.Link{Name: "eth1", Index: 3, Ethernet: true, HasAddress: true}, []int{2}, true, false},
+		"no Ethernet, with an address of the node": {netdev.Link{Name: "tun0", Index: 7, HasAddress: true}, []int{2}, true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)

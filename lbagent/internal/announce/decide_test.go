@@ -119,7 +119,7 @@ func TestDecide(t *testing.T) {
 		{name: "reserved", model: func(m *model.Model) { m.VIPs[0].Services, m.Frontends = nil, nil }, reason: ReasonNoService},
 		{name: "no advertisement", model: func(m *model.Model) { m.Advertisements = nil }, reason: ReasonNotSelected},
 		{name: "pool of the VIP", model: func(m *model.Model) { m.Advertisements[0].Pools = []string{"other", "public"} }, peers: both},
-		{name: "another pool", model: func(m *model.Model) { m.Advertisements[0].Pools = []string{"other"} }, reason: ReasonNotSelected},
+		{name: "other pool", model: func(m *model.Model) { m.Advertisements[0].Pools = []string{"other"} }, reason: ReasonNotSelected},
 		{name: "labels match", model: func(m *model.Model) { m.Advertisements[0].Services = labelled("front") }, peers: both},
 		{name: "labels do not match", model: func(m *model.Model) { m.Advertisements[0].Services = labelled("back") }, reason: ReasonNotSelected},
 		{name: "labels of one of two Services match", model: func(m *model.Model) {
@@ -127,18 +127,18 @@ func TestDecide(t *testing.T) {
 			m.Advertisements[0].Services = labelled("back")
 		}, peers: both},
 		{name: "one peer", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r2", "r9"} }, peers: []string{"r2"}},
-		{name: "a peer of other nodes", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r9"} }, reason: ReasonNoPeer},
+		{name: "peer of other nodes only", model: func(m *model.Model) { m.Advertisements[0].Peers = []string{"r9"} }, reason: ReasonNoPeer},
 		{name: "no peers", model: func(m *model.Model) { m.Peers = nil }, reason: ReasonNoPeer},
 		{name: "peer without the family", model: func(m *model.Model) { m.Peers[0].IPv4 = false }, peers: []string{"r2"}},
-		{name: "a host has the address", duplicates: map[netip.Addr]Decision{
+		{name: "duplicate address", duplicates: map[netip.Addr]Decision{
 			vip4: {Reason: ReasonDuplicate, Message: "a host has it"},
 		}, reason: ReasonDuplicate},
-		{name: "a host has another address", duplicates: map[netip.Addr]Decision{
+		{name: "duplicate of another address", duplicates: map[netip.Addr]Decision{
 			vip4.Next(): {Reason: ReasonDuplicate, Message: "a host has it"},
 		}, peers: both},
 		{name: "no frontend", model: func(m *model.Model) { m.Frontends = nil }, reason: ReasonNoFrontend},
 		{name: "not attached", unattached: map[string]string{"r1": "no program", "r2": "no program"}, reason: ReasonNotAttached},
-		{name: "not attached towards one peer", unattached: map[string]string{"r1": "no program", "r9": "no program"}, peers: []string{"r2"}},
+		{name: "not attached to the uplink of one peer", unattached: map[string]string{"r1": "no program", "r9": "no program"}, peers: []string{"r2"}},
 		{name: "VIP not programmed", state: func(s *forwarding.State) { delete(s.VIPs, vip4) }, reason: ReasonNotProgrammed},
 		{name: "frontend not programmed", state: func(s *forwarding.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
 		{name: "one of two frontends not programmed", model: secondService, state: func(s *forwarding.State) {
@@ -150,33 +150,33 @@ func TestDecide(t *testing.T) {
 		{name: "endpoint table not programmed", state: func(s *forwarding.State) {
 			s.Frontends[key] = forwarding.Frontend{ID: 1, Table: 1}
 		}, reason: ReasonNotProgrammed},
-		{name: "programmed with the other policy", state: func(s *forwarding.State) {
+		{name: "programmed with the previous policy", state: func(s *forwarding.State) {
 			s.Frontends[key] = forwarding.Frontend{ID: 1, Local: true, Table: 1, Endpoints: 1}
 		}, reason: ReasonNotProgrammed},
 		{name: "restricted", model: restrict(0), peers: both},
 		{name: "source ranges not programmed", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
-		{name: "shut until there is room for the source ranges", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), reason: ReasonNotProgrammed},
+		{name: "closed until the source ranges fit", model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), reason: ReasonNotProgrammed},
 		{name: "announced, one of two frontends not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
 			delete(s.Frontends, second)
 		}, peers: both},
-		{name: "announced, the one with endpoints not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
+		{name: "announced, frontend with endpoints not programmed", model: secondService, announced: before, state: func(s *forwarding.State) {
 			delete(s.Frontends, key)
 		}, reason: ReasonNotProgrammed},
-		{name: "no room for one of two frontends", model: secondService, planned: func(s *forwarding.State) {
+		{name: "one of two frontends over capacity", model: secondService, planned: func(s *forwarding.State) {
 			delete(s.Frontends, second)
 		}, peers: both},
-		{name: "no room for the only frontend", planned: func(s *forwarding.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
-		{name: "announced, no room for the table", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Table = 0 }), reason: ReasonNotProgrammed},
-		{name: "announced, no room for the endpoints here", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Endpoints = 0 }), peers: both},
-		{name: "announced, still with the other policy", announced: before, state: func(s *forwarding.State) {
+		{name: "only frontend over capacity", planned: func(s *forwarding.State) { delete(s.Frontends, key) }, reason: ReasonNotProgrammed},
+		{name: "announced, table over capacity", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Table = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, local endpoints over capacity", announced: before, planned: edit(key, func(f *forwarding.Frontend) { f.Endpoints = 0 }), peers: both},
+		{name: "announced, still programmed with the previous policy", announced: before, state: func(s *forwarding.State) {
 			s.Frontends[key] = forwarding.Frontend{ID: 1, Local: true, Endpoints: 1}
 		}, peers: both},
-		{name: "announced, still open to all", announced: before, model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
-		{name: "announced, another frontend still open to all", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
-		{name: "announced, another frontend shut", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), peers: both},
-		{name: "not announced yet, an older entry", state: edit(key, func(f *forwarding.Frontend) { f.Affinity = 5 }), reason: ReasonNotProgrammed},
-		{name: "zones are left last", state: edit(key, func(f *forwarding.Frontend) { f.Zones[1] = f.Table }), peers: both},
-		{name: "admits nobody", model: func(m *model.Model) { m.Frontends[0].Restricted = true }, peers: both},
+		{name: "announced, still open to all clients", announced: before, model: restrict(0), state: edit(key, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, other frontend still open to all clients", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = 0 }), reason: ReasonNotProgrammed},
+		{name: "announced, other frontend closed", announced: before, model: restrict(1), state: edit(second, func(f *forwarding.Frontend) { f.Ranges = forwarding.NoSources }), peers: both},
+		{name: "not announced yet, outdated entry", state: edit(key, func(f *forwarding.Frontend) { f.Affinity = 5 }), reason: ReasonNotProgrammed},
+		{name: "zone removed last", state: edit(key, func(f *forwarding.Frontend) { f.Zones[1] = f.Table }), peers: both},
+		{name: "admits no clients", model: func(m *model.Model) { m.Frontends[0].Restricted = true }, peers: both},
 		{name: "Cluster, endpoints elsewhere only", model: func(m *model.Model) {
 			m.Frontends[0].Weights, m.Frontends[0].Endpoints = map[forwarding.NodeID]uint32{2: 1}, nil
 		}, peers: both},
@@ -208,7 +208,7 @@ func TestDecide(t *testing.T) {
 		}, reason: ReasonNotProgrammed},
 		{name: "one of two Services has endpoints", model: secondService, peers: both},
 		{name: "two Local Services, one ready here", model: elsewhere, peers: both},
-		{name: "two Local Services, the other's table not programmed", model: elsewhere, state: func(s *forwarding.State) {
+		{name: "two Local Services, table of the other not programmed", model: elsewhere, state: func(s *forwarding.State) {
 			s.Frontends[second] = forwarding.Frontend{ID: s.Frontends[second].ID, Local: true}
 		}, reason: ReasonNotProgrammed},
 		{name: "two Local Services, none here", model: func(m *model.Model) {
@@ -218,11 +218,11 @@ func TestDecide(t *testing.T) {
 				m.Frontends[i].Weights = map[forwarding.NodeID]uint32{2: 1}
 			}
 		}, reason: ReasonNoLocalEndpoint},
-		{name: "Cluster, unready endpoint that lives", model: func(m *model.Model) {
+		{name: "Cluster, unready endpoint without an outage", model: func(m *model.Model) {
 			m.Frontends[0].Weights, m.Frontends[0].Endpoints, m.Frontends[0].OnlyEstablished = nil, nil, true
 		}, reason: ReasonNoEndpoints},
 		{name: "no next hop", model: func(m *model.Model) { m.NextHops = nil }, reason: ReasonNoNextHop},
-		{name: "a next hop for one", model: func(m *model.Model) { delete(m.NextHops, "r1") }, peers: []string{"r2"}},
+		{name: "next hop for one peer only", model: func(m *model.Model) { delete(m.NextHops, "r1") }, peers: []string{"r2"}},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -55,15 +55,15 @@ func TestDecideDeparture(t *testing.T) {
 		"present": {Active, func(*model.Model) {}, true, false},
 		"leaving": {Draining, func(*model.Model) {}, true, true},
 		"left":    {Drained, func(*model.Model) {}, false, false},
-		"the only node": {Drained, func(m *model.Model) {
+		"only node": {Drained, func(m *model.Model) {
 			m.Nodes = m.Nodes[:1]
 			m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1}
 		}, true, false},
-		"the other departs, too":          {Drained, func(m *model.Model) { m.Nodes[1].Draining = millracev1beta1.DrainReasonCordoned }, true, false},
-		"the other boots":                 {Draining, func(m *model.Model) { m.Nodes[1].Booting = true }, true, false},
-		"endpoints here alone, Cluster":   {Drained, func(m *model.Model) { m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1} }, false, false},
-		"endpoints elsewhere, too, Local": {Drained, func(m *model.Model) { m.Frontends[0].Local = true }, false, false},
-		"endpoints here alone, Local": {Drained, func(m *model.Model) {
+		"other node drains, too":        {Drained, func(m *model.Model) { m.Nodes[1].Draining = millracev1beta1.DrainReasonCordoned }, true, false},
+		"other node is booting":         {Draining, func(m *model.Model) { m.Nodes[1].Booting = true }, true, false},
+		"local endpoints only, Cluster": {Drained, func(m *model.Model) { m.Frontends[0].Weights = map[forwarding.NodeID]uint32{1: 1} }, false, false},
+		"remote endpoints, too, Local":  {Drained, func(m *model.Model) { m.Frontends[0].Local = true }, false, false},
+		"local endpoints only, Local": {Drained, func(m *model.Model) {
 			m.Frontends[0].Local, m.Frontends[0].Weights = true, map[forwarding.NodeID]uint32{1: 1}
 		}, true, false},
 	} {
@@ -175,14 +175,14 @@ func TestDecideCutOff(t *testing.T) {
 		local, own, unreached, before bool
 		want                          string
 	}{
-		"own endpoint":                         {own: true, unreached: true, before: true},
-		"own endpoint alone":                   {own: true, before: true},
-		"own endpoint, not announced before":   {own: true, unreached: true},
-		"others' endpoints":                    {unreached: true, before: true},
-		"others' endpoints, not announced yet": {unreached: true, want: ReasonNoEndpoints},
-		"nobody's endpoints":                   {before: true, want: ReasonNoEndpoints},
-		"Local, own endpoint":                  {local: true, own: true, unreached: true, before: true},
-		"Local, others' endpoints":             {local: true, unreached: true, before: true, want: ReasonNoEndpoints},
+		"local endpoint":                         {own: true, unreached: true, before: true},
+		"only local endpoints":                   {own: true, before: true},
+		"local endpoint, not announced before":   {own: true, unreached: true},
+		"remote endpoints":                       {unreached: true, before: true},
+		"remote endpoints, not announced before": {unreached: true, want: ReasonNoEndpoints},
+		"no endpoints, announced before":         {before: true, want: ReasonNoEndpoints},
+		"Local, local endpoint":                  {local: true, own: true, unreached: true, before: true},
+		"Local, remote endpoints":                {local: true, unreached: true, before: true, want: ReasonNoEndpoints},
 	} {
 		m := base()
 		m.CutOff = true

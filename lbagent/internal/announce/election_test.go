@@ -114,17 +114,17 @@ func TestElection(t *testing.T) {
 		change func(*model.Model)
 		among  []forwarding.NodeID
 	}{
-		"all can":                        {func(*model.Model) {}, []forwarding.NodeID{1, 2, 3}},
-		"one has no link":                {func(m *model.Model) { delete(m.Reach, 1) }, []forwarding.NodeID{2, 3}},
-		"nobody has a link":              {func(m *model.Model) { m.Reach = nil }, nil},
-		"other networks":                 {func(m *model.Model) { m.Reach[1]["lan"], m.Reach[2]["lan"] = nil, nil }, []forwarding.NodeID{3}},
-		"by another advertisement":       {func(m *model.Model) { m.Reach[1] = map[string][]netip.Prefix{"other": {segment}} }, []forwarding.NodeID{2, 3}},
-		"endpoints on two under Local":   {func(m *model.Model) { local(m, map[forwarding.NodeID]uint32{1: 1, 3: 2}) }, []forwarding.NodeID{1, 3}},
-		"no endpoint anywhere":           {func(m *model.Model) { m.Frontends[0].Weights = nil }, []forwarding.NodeID{1, 2, 3}},
-		"no endpoint under Local":        {func(m *model.Model) { local(m, nil) }, []forwarding.NodeID{1, 2, 3}},
-		"all depart":                     {func(m *model.Model) { depart3(m, 1, 2, 3) }, []forwarding.NodeID{1, 2, 3}},
-		"the one with endpoints departs": {func(m *model.Model) { local(m, map[forwarding.NodeID]uint32{2: 1}); depart3(m, 2) }, []forwarding.NodeID{2}},
-		"no advertisement selects it":    {func(m *model.Model) { m.L2 = []model.Advertisement{{Name: "lan", L2: true, Pools: []string{"other"}}} }, nil},
+		"all nodes are candidates":             {func(*model.Model) {}, []forwarding.NodeID{1, 2, 3}},
+		"one node without a link":              {func(m *model.Model) { delete(m.Reach, 1) }, []forwarding.NodeID{2, 3}},
+		"no node has a link":                   {func(m *model.Model) { m.Reach = nil }, nil},
+		"other networks":                       {func(m *model.Model) { m.Reach[1]["lan"], m.Reach[2]["lan"] = nil, nil }, []forwarding.NodeID{3}},
+		"link of another advertisement":        {func(m *model.Model) { m.Reach[1] = map[string][]netip.Prefix{"other": {segment}} }, []forwarding.NodeID{2, 3}},
+		"endpoints on two nodes, policy Local": {func(m *model.Model) { local(m, map[forwarding.NodeID]uint32{1: 1, 3: 2}) }, []forwarding.NodeID{1, 3}},
+		"no endpoints":                         {func(m *model.Model) { m.Frontends[0].Weights = nil }, []forwarding.NodeID{1, 2, 3}},
+		"no endpoints, policy Local":           {func(m *model.Model) { local(m, nil) }, []forwarding.NodeID{1, 2, 3}},
+		"all nodes drain":                      {func(m *model.Model) { depart3(m, 1, 2, 3) }, []forwarding.NodeID{1, 2, 3}},
+		"the node with endpoints drains":       {func(m *model.Model) { local(m, map[forwarding.NodeID]uint32{2: 1}); depart3(m, 2) }, []forwarding.NodeID{2}},
+		"not selected by an advertisement":     {func(m *model.Model) { m.L2 = []model.Advertisement{{Name: "lan", L2: true, Pools: []string{"other"}}} }, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			found := map[forwarding.NodeID]bool{}
@@ -167,13 +167,13 @@ func TestDecideLayer2(t *testing.T) {
 		interfaces []string
 		peers      int
 	}{
-		"it leads":             {leads, nil, "", []string{"eth0"}, 0},
-		"another leads":        {follows, nil, ReasonOtherNodeSelected, nil, 0},
-		"nobody does":          {func(m *model.Model) { m.Reach = nil }, nil, ReasonNoLink, nil, 0},
-		"it has lost its link": {leads, func(n *Node) { n.Links = nil }, ReasonNoLink, nil, 0},
-		"beside BGP":           {func(m *model.Model) { leads(m); withPeers(m) }, nil, "", []string{"eth0"}, 2},
-		"another, beside BGP":  {func(m *model.Model) { follows(m); withPeers(m) }, nil, "", nil, 2},
-		"its peers' uplink is without programs": {
+		"leader":                   {leads, nil, "", []string{"eth0"}, 0},
+		"another node is leader":   {follows, nil, ReasonOtherNodeSelected, nil, 0},
+		"no leader":                {func(m *model.Model) { m.Reach = nil }, nil, ReasonNoLink, nil, 0},
+		"leader without a link":    {leads, func(n *Node) { n.Links = nil }, ReasonNoLink, nil, 0},
+		"leader, with BGP":         {func(m *model.Model) { leads(m); withPeers(m) }, nil, "", []string{"eth0"}, 2},
+		"another leader, with BGP": {func(m *model.Model) { follows(m); withPeers(m) }, nil, "", nil, 2},
+		"no programs on the uplink of its peers": {
 			func(m *model.Model) { leads(m); withPeers(m) },
 			func(n *Node) { n.Unattached = map[string]string{"r1": "eth1", "r2": "eth1"} }, "", []string{"eth0"}, 0,
 		},
@@ -182,16 +182,16 @@ func TestDecideLayer2(t *testing.T) {
 			n.Duplicates = map[netip.Addr]Decision{vip4: {Reason: ReasonDuplicate, Message: "a host"}}
 		}, ReasonDuplicate, nil, 0},
 		"nothing to serve": {func(m *model.Model) { leads(m); m.Frontends[0].Weights = nil }, nil, ReasonNoEndpoints, nil, 0},
-		"only endpoints that terminate": {func(m *model.Model) {
+		"terminating endpoints only": {func(m *model.Model) {
 			leads(m)
 			m.Frontends[0].Local, m.Frontends[0].Terminating = true, true
 		}, nil, "", []string{"eth0"}, 0},
-		"the agent ends for good": {leads, func(n *Node) { n.Final, n.Phase = true, Drained }, ReasonNodeDraining, nil, 0},
-		"it gives the address up": {func(m *model.Model) {
+		"final shutdown of the agent": {leads, func(n *Node) { n.Final, n.Phase = true, Drained }, ReasonNodeDraining, nil, 0},
+		"releases the address": {func(m *model.Model) {
 			leads(m)
 			m.VIPs[0].Release = millracev1beta1.ReleaseWithdrawn
 		}, nil, ReasonReleasing, nil, 0},
-		"selected by no node": {func(m *model.Model) { m.Advertisements = nil }, nil, ReasonNotSelected, nil, 0},
+		"not selected": {func(m *model.Model) { m.Advertisements = nil }, nil, ReasonNotSelected, nil, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := cluster(2, 1)
@@ -251,7 +251,7 @@ func TestLayer2CutOff(t *testing.T) {
 		"endpoints on a held node":        {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, want: millracev1beta1.ReasonNodeIsolated},
 		"endpoints on a dead node":        {weights: map[forwarding.NodeID]uint32{1: 1}, unreached: true, want: millracev1beta1.ReasonNodeIsolated},
 		"Local, endpoints on a held node": {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, local: true, held: true, want: millracev1beta1.ReasonNodeIsolated},
-		"own endpoints alone":             {weights: map[forwarding.NodeID]uint32{1: 1}, held: true},
+		"local endpoints only":            {weights: map[forwarding.NodeID]uint32{1: 1}, held: true},
 		"one of two nodes":                {weights: map[forwarding.NodeID]uint32{1: 1, 2: 1}, held: true, isPair: true},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -283,8 +283,8 @@ func TestDeciderLayer2(t *testing.T) {
 		"the other node has no link": func(m *model.Model, _ *Node) {
 			m.Reach = map[forwarding.NodeID]map[string][]netip.Prefix{1: m.Reach[1]}
 		},
-		"this node has no link":     func(_ *model.Model, n *Node) { n.Links = nil },
-		"the advertisement is gone": func(m *model.Model, _ *Node) { m.L2 = nil },
+		"this node has no link": func(_ *model.Model, n *Node) { n.Links = nil },
+		"advertisement removed": func(m *model.Model, _ *Node) { m.L2 = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
 			before := cluster(2, 1)

@@ -40,11 +40,11 @@ func TestObserved(t *testing.T) {
 		want    []string
 		message string
 	}{
-		"both":            {vip4, []string{"both", "down"}, []string{"both"}, ""},
-		"one carries":     {vip4, []string{"both", "only6"}, []string{"both"}, ""},
-		"of both, IPv6":   {vip6, []string{"both", "only6"}, []string{"both", "only6"}, ""},
-		"not established": {vip4, []string{"down"}, nil, "no session is established with down"},
-		"withheld":        {vip4, []string{"down", "only6"}, nil, "no session carries IPv4 routes with down, only6"},
+		"both":                   {vip4, []string{"both", "down"}, []string{"both"}, ""},
+		"one peer has a session": {vip4, []string{"both", "only6"}, []string{"both"}, ""},
+		"both peers, IPv6":       {vip6, []string{"both", "only6"}, []string{"both", "only6"}, ""},
+		"not established":        {vip4, []string{"down"}, nil, "no session is established with down"},
+		"withheld":               {vip4, []string{"down", "only6"}, nil, "no session carries IPv4 routes with down, only6"},
 	} {
 		got := Decision{VIP: test.vip, Peers: test.peers}.Observed(sessions)
 		if !slices.Equal(got.Peers, test.want) || got.Message != test.message ||

@@ -30,13 +30,13 @@ func TestUnready(t *testing.T) {
 		after     time.Duration
 		stays     bool
 	}{
-		"at once":           {withoutEndpoint, both, 0, true},
-		"shortly before":    {withoutEndpoint, both, delay - 1, true},
-		"over":              {withoutEndpoint, both, delay, false},
-		"never announced":   {withoutEndpoint, nil, 0, false},
-		"has endpoints":     {func(*model.Model) {}, both, delay, true},
-		"Local":             {func(m *model.Model) { withoutEndpoint(m); m.Frontends[0].Local = true }, both, 0, false},
-		"Local, of another": {func(m *model.Model) { m.Frontends[0].Local, m.Frontends[0].Endpoints = true, nil }, both, 0, false},
+		"immediately":                      {withoutEndpoint, both, 0, true},
+		"shortly before the delay":         {withoutEndpoint, both, delay - 1, true},
+		"over":                             {withoutEndpoint, both, delay, false},
+		"never announced":                  {withoutEndpoint, nil, 0, false},
+		"has endpoints":                    {func(*model.Model) {}, both, delay, true},
+		"Local":                            {func(m *model.Model) { withoutEndpoint(m); m.Frontends[0].Local = true }, both, 0, false},
+		"Local, endpoints on another node": {func(m *model.Model) { m.Frontends[0].Local, m.Frontends[0].Endpoints = true, nil }, both, 0, false},
 		"terminating, Local": {func(m *model.Model) {
 			m.Frontends[0].Local, m.Frontends[0].Terminating = true, true
 		}, both, 0, false},

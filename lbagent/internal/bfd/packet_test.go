@@ -53,19 +53,19 @@ func TestDecodeRefuses(t *testing.T) {
 		payload []byte
 		want    error
 	}{
-		"empty":               {nil, ErrLength},
-		"truncated":           {wire(t, up)[:23], ErrLength},
-		"length too small":    {change(3, 23), ErrLength},
-		"longer than it is":   {change(3, 25), ErrLength},
-		"version 0":           {change(0, 0x00), ErrVersion},
-		"version 2":           {change(0, 0x40), ErrVersion},
-		"multiplier":          {change(2, 0), ErrMultiplier},
-		"multipoint":          {change(1, 0xc1), ErrMultipoint},
-		"authentication":      {change(1, 0xc4), ErrAuthentication},
-		"poll and final":      {change(1, 0xf0), ErrPollAndFinal},
-		"my discriminator":    {zero(4, 8), ErrDiscriminator},
-		"up, and of nobody":   {zero(8, 12), ErrNoSession},
-		"init, and of nobody": {append(append(wire(t, "20880318 00000007"), 0, 0, 0, 0), make([]byte, 12)...), ErrNoSession},
+		"empty":                           {nil, ErrLength},
+		"truncated":                       {wire(t, up)[:23], ErrLength},
+		"length too small":                {change(3, 23), ErrLength},
+		"length above the packet size":    {change(3, 25), ErrLength},
+		"version 0":                       {change(0, 0x00), ErrVersion},
+		"version 2":                       {change(0, 0x40), ErrVersion},
+		"multiplier":                      {change(2, 0), ErrMultiplier},
+		"multipoint":                      {change(1, 0xc1), ErrMultipoint},
+		"authentication":                  {change(1, 0xc4), ErrAuthentication},
+		"poll and final":                  {change(1, 0xf0), ErrPollAndFinal},
+		"my discriminator":                {zero(4, 8), ErrDiscriminator},
+		"Up without your discriminator":   {zero(8, 12), ErrNoSession},
+		"Init without your discriminator": {append(append(wire(t, "20880318 00000007"), 0, 0, 0, 0), make([]byte, 12)...), ErrNoSession},
 	} {
 		if p, err := Decode(test.payload); !errors.Is(err, test.want) || p != (Packet{}) {
 			t.Errorf("%s: %+v, %v; want %v", name, p, err, test.want)

@@ -119,12 +119,12 @@ func TestNegotiation(t *testing.T) {
 		"equal":         {standard, func(*Packet) {}, 100 * ms, 300 * ms},
 		"slow receiver": {standard, func(p *Packet) { p.RequiredMinRx = 400 * ms }, 400 * ms, 300 * ms},
 		"slow sender":   {standard, func(p *Packet) { p.DesiredMinTx = time.Second }, 100 * ms, 3 * time.Second},
-		"we receive slowly": {Parameters{TransmitInterval: 100 * ms, ReceiveInterval: 500 * ms, DetectMultiplier: 9},
+		"slow local receiver": {Parameters{TransmitInterval: 100 * ms, ReceiveInterval: 500 * ms, DetectMultiplier: 9},
 			func(*Packet) {}, 100 * ms, 1500 * ms},
-		"its multiplier":     {standard, func(p *Packet) { p.DetectMultiplier = 5 }, 100 * ms, 500 * ms},
-		"it wants none":      {standard, func(p *Packet) { p.RequiredMinRx = 0 }, 0, 300 * ms},
-		"it is in demand":    {standard, func(p *Packet) { p.Demand = true }, 0, 300 * ms},
-		"demand, but not up": {standard, func(p *Packet) { p.Demand, p.State = true, Init }, 100 * ms, 300 * ms},
+		"multiplier of the peer":      {standard, func(p *Packet) { p.DetectMultiplier = 5 }, 100 * ms, 500 * ms},
+		"required receive interval 0": {standard, func(p *Packet) { p.RequiredMinRx = 0 }, 0, 300 * ms},
+		"demand mode":                 {standard, func(p *Packet) { p.Demand = true }, 0, 300 * ms},
+		"demand mode, not up":         {standard, func(p *Packet) { p.Demand, p.State = true, Init }, 100 * ms, 300 * ms},
 	} {
 		s := NewSession(test.ours, 1, full, epoch)
 		s.Receive(from(Down), epoch)

@@ -148,9 +148,9 @@ func TestSecondConnection(t *testing.T) {
 		goesOn("a silent connection")
 	}
 	for what, message := range map[string][]byte{
-		"a KEEPALIVE":            encode(bgp.BGP_MSG_KEEPALIVE),
-		"a NOTIFICATION":         encode(bgp.BGP_MSG_NOTIFICATION, 6, 2),
-		"an OPEN of another ASN": openMessage(t, asn+1),
+		"KEEPALIVE":                 encode(bgp.BGP_MSG_KEEPALIVE),
+		"a NOTIFICATION":            encode(bgp.BGP_MSG_NOTIFICATION, 6, 2),
+		"OPEN with a different ASN": openMessage(t, asn+1),
 	} {
 		other, near := connect(t)
 		session.offer(incoming{conn: near})

@@ -117,8 +117,8 @@ func TestExtendedNextHopAtBIRD(t *testing.T) {
 		neighbor string
 		routes   []string
 	}{
-		"offered":     {neighbor, []string{vip4, vip6}},
-		"not offered": {strings.Replace(neighbor, "extended next hop on;", "", 1), []string{vip6}},
+		"offered":        {neighbor, []string{vip4, vip6}},
+		"not negotiated": {strings.Replace(neighbor, "extended next hop on;", "", 1), []string{vip6}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLink(t)

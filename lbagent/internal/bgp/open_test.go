@@ -56,11 +56,11 @@ func TestOpenOfPeer(t *testing.T) {
 		asn     uint32
 		subcode byte
 	}{
-		"any external system":                 {goodOpen(), 64512, 0, 0},
-		"our system, where any is external":   {goodOpen(), 64500, 0, subcodeBadAS},
-		"AS_TRANS, where any is external":     {open{4, bgp.AS_TRANS, 90, [4]byte{1, 1, 1, 1}, nil, nil}, 64512, 0, subcodeBadAS},
-		"our identifier, of an external one":  {open{4, 64500, 90, nodeIPv4.As4(), nil, nil}, 64512, 64500, 0},
-		"our identifier, in internal session": {open{4, 64512, 90, nodeIPv4.As4(), nil, nil}, 64512, 64512, subcodeBadID},
+		"any external AS":                      {goodOpen(), 64512, 0, 0},
+		"our AS, any external AS configured":   {goodOpen(), 64500, 0, subcodeBadAS},
+		"AS_TRANS, any external AS configured": {open{4, bgp.AS_TRANS, 90, [4]byte{1, 1, 1, 1}, nil, nil}, 64512, 0, subcodeBadAS},
+		"our identifier, external session":     {open{4, 64500, 90, nodeIPv4.As4(), nil, nil}, 64512, 64500, 0},
+		"our identifier, internal session":     {open{4, 64512, 90, nodeIPv4.As4(), nil, nil}, 64512, 64512, subcodeBadID},
 	} {
 		peer := testPeer()
 		peer.ASN, peer.LocalASN = test.asn, test.local

@@ -125,10 +125,10 @@ func TestStartingRouterIsRetriedSoon(t *testing.T) {
 		most time.Duration
 	}{
 		"closes": {func(net.Conn) {}, 2, 1500 * time.Millisecond},
-		"closes after our OPEN": {func(conn net.Conn) {
+		"closed after our OPEN": {func(conn net.Conn) {
 			_, _ = readMessage(conn, make([]byte, maxMessageLength))
 		}, 2, 1500 * time.Millisecond},
-		"has no such neighbor yet": {func(conn net.Conn) {
+		"neighbor not configured yet": {func(conn net.Conn) {
 			_, _ = conn.Write(cease)
 		}, 2, 1500 * time.Millisecond},
 		"resets": {func(conn net.Conn) {
@@ -136,7 +136,7 @@ func TestStartingRouterIsRetriedSoon(t *testing.T) {
 				_ = tcp.SetLinger(0)
 			}
 		}, 2, 1500 * time.Millisecond},
-		"refuses after its OPEN": {func(conn net.Conn) {
+		"rejected after its OPEN": {func(conn net.Conn) {
 			_, _ = conn.Write(openMessage(t, 64500))
 			_, _ = conn.Write(cease)
 			readUntilEnd(conn)
@@ -177,8 +177,8 @@ func TestShortPausesRestart(t *testing.T) {
 		established time.Duration
 		attempts    int
 	}{
-		"established for a while":  {2 * retryTime, 1},
-		"established for a moment": {retryTime / 5, 2},
+		"established for a long time":  {2 * retryTime, 1},
+		"established for a short time": {retryTime / 5, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

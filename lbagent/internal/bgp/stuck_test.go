@@ -142,8 +142,8 @@ func TestSendHoldTimer(t *testing.T) {
 		// reasons are alternatives.
 		reasons []string
 	}{
-		"which sends": {true, sendHoldMultiplier * hold, []string{"does not accept data"}},
-		"silent":      {false, hold, []string{"does not accept data", "Hold Timer Expired"}},
+		"peer that still sends": {true, sendHoldMultiplier * hold, []string{"does not accept data"}},
+		"silent":                {false, hold, []string{"does not accept data", "Hold Timer Expired"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

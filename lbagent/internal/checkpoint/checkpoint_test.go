@@ -198,18 +198,18 @@ func TestDecode(t *testing.T) {
 		boot, node string
 		want       string
 	}{
-		"good":            {good, boot, node, ""},
-		"empty":           {nil, boot, node, "another version"},
-		"of version 2":    {[]byte(strings.Replace(string(good), "objects 1", "objects 2", 1)), boot, node, "another version"},
-		"header alone":    {good[:len(header)], boot, node, "truncated"},
-		"truncated":       {good[:len(good)-1], boot, node, "truncated"},
-		"one bit":         {flipped, boot, node, "damaged"},
-		"no JSON":         {sealed("{"), boot, node, "decode"},
-		"another boot":    {good, "next-boot", node, "boot"},
-		"another node":    {good, boot, "node2", `node "node1"`},
-		"an object null":  {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Services":[null]}`), boot, node, "null"},
-		"a newer field":   {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Later":1}`), boot, node, ""},
-		"wrong sum alone": {[]byte(header + "\n{}"), boot, node, "damaged"},
+		"good":             {good, boot, node, ""},
+		"empty":            {nil, boot, node, "another version"},
+		"version 2":        {[]byte(strings.Replace(string(good), "objects 1", "objects 2", 1)), boot, node, "another version"},
+		"header only":      {good[:len(header)], boot, node, "truncated"},
+		"truncated":        {good[:len(good)-1], boot, node, "truncated"},
+		"flipped bit":      {flipped, boot, node, "damaged"},
+		"invalid JSON":     {sealed("{"), boot, node, "decode"},
+		"other boot ID":    {good, "next-boot", node, "boot"},
+		"other node":       {good, boot, "node2", `node "node1"`},
+		"null object":      {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Services":[null]}`), boot, node, "null"},
+		"newer field":      {sealed(`{"BootID":"` + boot + `","NodeName":"` + node + `","Later":1}`), boot, node, ""},
+		"invalid checksum": {[]byte(header + "\n{}"), boot, node, "damaged"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			state, err := decode(test.file, test.boot, test.node)

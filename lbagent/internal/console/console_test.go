@@ -310,11 +310,11 @@ func TestTopOfSome(t *testing.T) {
 		request Request
 		want    []netip.Addr
 	}{
-		"all":               {Request{}, []netip.Addr{webKey.VIP, other.VIP}},
-		"a VIP":             {Request{Addresses: []netip.Addr{other.VIP}}, []netip.Addr{other.VIP}},
-		"a namespace":       {Request{Namespace: "default"}, []netip.Addr{webKey.VIP}},
-		"part of a name":    {Request{Namespace: "def"}, nil},
-		"VIP and namespace": {Request{Addresses: []netip.Addr{other.VIP}, Namespace: "default"}, nil},
+		"all":                    {Request{}, []netip.Addr{webKey.VIP, other.VIP}},
+		"VIP filter":             {Request{Addresses: []netip.Addr{other.VIP}}, []netip.Addr{other.VIP}},
+		"namespace filter":       {Request{Namespace: "default"}, []netip.Addr{webKey.VIP}},
+		"partial namespace name": {Request{Namespace: "def"}, nil},
+		"VIP and namespace":      {Request{Addresses: []netip.Addr{other.VIP}, Namespace: "default"}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.request.Command = Top

@@ -15,9 +15,9 @@ import (
 // them after the egress program, which then sees only the pseudo-header sum. Nothing beyond the uplink
 // corrects them.
 var checksumWays = map[string]string{
-	"the pod":            "tx off",
-	"behind the program": "tx on tso off gso off",
-	"behind the program, of several segments": "tx on tso on gso on",
+	"the pod":                         "tx off",
+	"after the program":               "tx on tso off gso off",
+	"after the program, GSO segments": "tx on tso on gso on",
 }
 
 // Replies, including retransmissions, have valid checksums.

@@ -113,15 +113,15 @@ func TestEnding(t *testing.T) {
 		reverse         bpf.DatapathReverse
 		closing, closed bool
 	}{
-		"open":                        {reverse: bpf.DatapathReverse{Sequence: 1, Acknowledged: 1}},
-		"no answer":                   {flags: fin},
-		"a FIN that was not taken":    {flags: fin, reverse: bpf.DatapathReverse{Sequence: 2, Acknowledged: 1}},
-		"a FIN that was taken":        {fin, bpf.DatapathReverse{Sequence: 2, Acknowledged: 2}, true, false},
-		"the endpoint's FIN":          {0, bpf.DatapathReverse{Flags: serverFIN}, true, false},
-		"both":                        {fin, bpf.DatapathReverse{Flags: serverFIN, Sequence: 2, Acknowledged: 2}, true, true},
-		"the client's reset":          {reset, bpf.DatapathReverse{}, false, true},
-		"the endpoint's reset":        {0, bpf.DatapathReverse{Flags: serverReset}, false, true},
-		"the client's FIN, and reset": {fin | reset, bpf.DatapathReverse{Sequence: 2, Acknowledged: 1}, false, true},
+		"open":                      {reverse: bpf.DatapathReverse{Sequence: 1, Acknowledged: 1}},
+		"no reply":                  {flags: fin},
+		"FIN not acknowledged":      {flags: fin, reverse: bpf.DatapathReverse{Sequence: 2, Acknowledged: 1}},
+		"FIN acknowledged":          {fin, bpf.DatapathReverse{Sequence: 2, Acknowledged: 2}, true, false},
+		"FIN of the endpoint":       {0, bpf.DatapathReverse{Flags: serverFIN}, true, false},
+		"both":                      {fin, bpf.DatapathReverse{Flags: serverFIN, Sequence: 2, Acknowledged: 2}, true, true},
+		"RST of the client":         {reset, bpf.DatapathReverse{}, false, true},
+		"RST of the endpoint":       {0, bpf.DatapathReverse{Flags: serverReset}, false, true},
+		"FIN and RST of the client": {fin | reset, bpf.DatapathReverse{Sequence: 2, Acknowledged: 1}, false, true},
 	} {
 		closing, closed := ending(bpf.DatapathConnection{Flags: uint32(test.flags)}, test.reverse)
 		if closing != test.closing || closed != test.closed {

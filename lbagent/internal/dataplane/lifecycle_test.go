@@ -405,17 +405,17 @@ func useAll(cfg Config, uplink Uplink) error {
 
 func TestConfigValidation(t *testing.T) {
 	for name, change := range map[string]func(*Config){
-		"no pin root":         func(c *Config) { c.PinRoot = "" },
-		"no frontends":        func(c *Config) { c.Limits.Frontends = 0 },
-		"too many tables":     func(c *Config) { c.Limits.NodeTables = 1 << 20 },
-		"negative endpoints":  func(c *Config) { c.Limits.Endpoints = -1 },
-		"no connections":      func(c *Config) { c.Connections = 0 },
-		"negative half-open":  func(c *Config) { c.HalfOpen = -1 },
-		"no bpf file system":  func(c *Config) { c.PinRoot = t.TempDir() },
-		"pin root is a file":  func(c *Config) { c.PinRoot = "/proc/self/exe" },
-		"no endpoint tables":  func(c *Config) { c.Limits.EndpointTables = 0 },
-		"no room for VIPs":    func(c *Config) { c.Limits.VIPs = 0 },
-		"connections too big": func(c *Config) { c.Connections = 1 << 40 },
+		"no pin root":          func(c *Config) { c.PinRoot = "" },
+		"no frontends":         func(c *Config) { c.Limits.Frontends = 0 },
+		"too many tables":      func(c *Config) { c.Limits.NodeTables = 1 << 20 },
+		"negative endpoints":   func(c *Config) { c.Limits.Endpoints = -1 },
+		"no connections":       func(c *Config) { c.Connections = 0 },
+		"negative half-open":   func(c *Config) { c.HalfOpen = -1 },
+		"no bpf file system":   func(c *Config) { c.PinRoot = t.TempDir() },
+		"pin root is a file":   func(c *Config) { c.PinRoot = "/proc/self/exe" },
+		"no endpoint tables":   func(c *Config) { c.Limits.EndpointTables = 0 },
+		"no capacity for VIPs": func(c *Config) { c.Limits.VIPs = 0 },
+		"too many connections": func(c *Config) { c.Connections = 1 << 40 },
 	} {
 		t.Run(name, func(t *testing.T) {
 			cfg := smallConfig("/nowhere")

@@ -222,12 +222,12 @@ func TestNotConverted(t *testing.T) {
 		change func(t *testing.T, layouts map[string]layout.Map)
 		reason string
 	}{
-		"another meaning": {func(_ *testing.T, layouts map[string]layout.Map) {
+		"changed meaning of a field": {func(_ *testing.T, layouts map[string]layout.Map) {
 			m := layouts[bpf.DatapathMapConnections6]
 			m.Meaning = 7
 			layouts[bpf.DatapathMapConnections6] = m
 		}, "map connections6 cannot be converted: its meaning is 7"},
-		"another kind": {func(t *testing.T, layouts map[string]layout.Map) {
+		"changed map type": {func(t *testing.T, layouts map[string]layout.Map) {
 			m := layouts[bpf.DatapathMapNodes]
 			fieldsOf(t, &m, "ipv6").Type = layout.Type{Size: 16}
 			layouts[bpf.DatapathMapNodes] = m
@@ -239,7 +239,7 @@ func TestNotConverted(t *testing.T) {
 			table.Size, table.Elements = 2*table.Size, 2*table.Elements
 			layouts[bpf.DatapathMapZoneTables] = m
 		}, "value.table has 8 elements, not 16"},
-		"sizes that are not those of the schema": {func(_ *testing.T, layouts map[string]layout.Map) {
+		"sizes that differ from the schema": {func(_ *testing.T, layouts map[string]layout.Map) {
 			m := layouts[bpf.DatapathMapVips]
 			m.Value.Size = 8
 			layouts[bpf.DatapathMapVips] = m

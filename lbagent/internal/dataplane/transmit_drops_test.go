@@ -182,10 +182,10 @@ func TestTransmitDropsOfOthers(t *testing.T) {
 		action  uint64
 		want    uint64
 	}{
-		"sent back":            {0, transmit, 1},
-		"redirect is told too": {0, redirect, 0},
-		"aborted":              {0, abort, 0},
-		"another program":      {7, transmit, 0},
+		"XDP_TX":                      {0, transmit, 1},
+		"redirect counted separately": {0, redirect, 0},
+		"aborted":                     {0, abort, 0},
+		"another program":             {7, transmit, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec, err := bpf.LoadTransmitDrops()

@@ -102,10 +102,10 @@ func TestVethTransmit(t *testing.T) {
 		transmit, program, gro bool
 		arrived, lost, handed  int
 	}{
-		"off":                      {program: true, arrived: frames, handed: frames},
-		"the other end's program":  {transmit: true, program: true, arrived: frames},
-		"GRO, which wakes nobody":  {transmit: true, gro: true, lost: frames - vethRing},
-		"nothing at the other end": {transmit: true, lost: frames},
+		"off":                    {program: true, arrived: frames, handed: frames},
+		"program on the peer":    {transmit: true, program: true, arrived: frames},
+		"GRO without a wakeup":   {transmit: true, gro: true, lost: frames - vethRing},
+		"no program on the peer": {transmit: true, lost: frames},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uplink, far := newVeth(t, "near", "far")
@@ -161,10 +161,10 @@ func TestVethRedirect(t *testing.T) {
 		program, gro, asked bool
 		lost, handed        int
 	}{
-		"a program":          {program: true, asked: true},
-		"GRO":                {gro: true, asked: true},
-		"nothing":            {asked: true, handed: frames},
-		"nothing, not asked": {lost: frames},
+		"program on the peer":              {program: true, asked: true},
+		"GRO":                              {gro: true, asked: true},
+		"nothing":                          {asked: true, handed: frames},
+		"no program, TakesRedirects unset": {lost: frames},
 	} {
 		t.Run(name, func(t *testing.T) {
 			uplink, far := newVeth(t, "near", "far")

@@ -36,9 +36,9 @@ func TestTargets(t *testing.T) {
 			forwarding.Self{IPv4: self4, IPv6: self6},
 			map[forwarding.NodeID]Target{1: {self4, near4}, 2: {self4, far4}, 3: {self6, far6}},
 		},
-		"IPv4 alone": {forwarding.Self{IPv4: self4}, map[forwarding.NodeID]Target{1: {self4, near4}, 2: {self4, far4}}},
-		"IPv6 alone": {forwarding.Self{IPv6: self6}, map[forwarding.NodeID]Target{1: {self6, far6}, 3: {self6, far6}}},
-		"none":       {forwarding.Self{}, map[forwarding.NodeID]Target{}},
+		"IPv4 only": {forwarding.Self{IPv4: self4}, map[forwarding.NodeID]Target{1: {self4, near4}, 2: {self4, far4}}},
+		"IPv6 only": {forwarding.Self{IPv6: self6}, map[forwarding.NodeID]Target{1: {self6, far6}, 3: {self6, far6}}},
+		"none":      {forwarding.Self{}, map[forwarding.NodeID]Target{}},
 	} {
 		if got := Targets(test.self, nodes); !reflect.DeepEqual(got, test.want) {
 			t.Errorf("%s: %v, want %v", name, got, test.want)
@@ -93,16 +93,16 @@ func TestHops(t *testing.T) {
 		want   hops
 		needed int
 	}{
-		"as it is":     {func(*Network) {}, hops{1: near, 2: far}, 2},
-		"no route":     {func(n *Network) { delete(n.Routes, nearTarget) }, hops{2: far}, 1},
-		"no interface": {func(n *Network) { delete(n.Interfaces, eth0) }, hops{2: far}, 1},
-		"no lower":     {func(n *Network) { delete(n.Interfaces, bond0) }, hops{1: near}, 1},
-		"down":         {func(n *Network) { change(n, eth0, func(i *Interface) { i.Up = false }) }, hops{2: far}, 1},
-		"lower down":   {func(n *Network) { change(n, bond0, func(i *Interface) { i.Up = false }) }, hops{1: near}, 1},
-		"neighbour unknown": {
+		"unchanged":         {func(*Network) {}, hops{1: near, 2: far}, 2},
+		"no route":          {func(n *Network) { delete(n.Routes, nearTarget) }, hops{2: far}, 1},
+		"no interface":      {func(n *Network) { delete(n.Interfaces, eth0) }, hops{2: far}, 1},
+		"no lower device":   {func(n *Network) { delete(n.Interfaces, bond0) }, hops{1: near}, 1},
+		"down":              {func(n *Network) { change(n, eth0, func(i *Interface) { i.Up = false }) }, hops{2: far}, 1},
+		"lower device down": {func(n *Network) { change(n, bond0, func(i *Interface) { i.Up = false }) }, hops{1: near}, 1},
+		"unknown neighbour": {
 			func(n *Network) { delete(n.Neighbours, NeighbourKey{eth0, near4}) }, hops{2: far}, 2,
 		},
-		"neighbour resolving": {
+		"resolving neighbour": {
 			func(n *Network) { n.Neighbours[NeighbourKey{eth0, near4}] = Neighbour{Persistent: true} }, hops{2: far}, 2,
 		},
 		"neighbour on another interface": {
@@ -114,7 +114,7 @@ func TestHops(t *testing.T) {
 		"no program on the interface": {func(n *Network) { delete(n.Devices, eth0) }, hops{2: far}, 1},
 		"no program below the VLAN":   {func(n *Network) { delete(n.Devices, bond0) }, hops{1: near}, 1},
 		"two tags":                    {func(n *Network) { n.Routes[farTarget] = Route{Interface: inner, Gateway: gateway6} }, hops{1: near}, 1},
-		"no Ethernet": {
+		"not Ethernet": {
 			func(n *Network) { n.Routes[nearTarget], n.Devices[gre0] = Route{Interface: gre0}, []int{gre0} }, hops{2: far}, 1,
 		},
 		"path MTU": {
@@ -128,7 +128,7 @@ func TestHops(t *testing.T) {
 			func(n *Network) { change(n, bond0, func(i *Interface) { i.MTU = 1500 }) },
 			hops{1: near, 2: with(far, func(h *forwarding.Hop) { h.MTU = 1500 })}, 2,
 		},
-		"MTU beyond IP": {
+		"MTU above the maximum of IP": {
 			func(n *Network) { change(n, eth0, func(i *Interface) { i.MTU = 65536 }) },
 			hops{1: with(near, func(h *forwarding.Hop) { h.MTU = 65535 }), 2: far}, 2,
 		},
@@ -156,13 +156,13 @@ func TestIngress(t *testing.T) {
 		limit int
 		want  ingress
 	}{
-		"its own index":                    {map[Target][]int{near: {eth0}}, 8, ingress{1: {eth0}}},
-		"below a VLAN: the bond's members": {map[Target][]int{far: {vlan100}}, 8, ingress{2: {7, 8}}},
-		"below two VLANs":                  {map[Target][]int{far: {inner}}, 8, ingress{2: {7, 8}}},
-		"by several ways":                  {map[Target][]int{near: {vlan100, eth0, eth0}}, 8, ingress{1: {eth0, 7, 8}}},
-		"more than the limit":              {map[Target][]int{near: {vlan100, eth0}, far: {eth0}}, 2, ingress{2: {eth0}}},
-		"no program on the interface":      {map[Target][]int{near: {gre0}}, 8, ingress{}},
-		"no route":                         {nil, 8, ingress{}},
+		"own index":                   {map[Target][]int{near: {eth0}}, 8, ingress{1: {eth0}}},
+		"VLAN on a bond":              {map[Target][]int{far: {vlan100}}, 8, ingress{2: {7, 8}}},
+		"two VLANs":                   {map[Target][]int{far: {inner}}, 8, ingress{2: {7, 8}}},
+		"several routes":              {map[Target][]int{near: {vlan100, eth0, eth0}}, 8, ingress{1: {eth0, 7, 8}}},
+		"above the limit":             {map[Target][]int{near: {vlan100, eth0}, far: {eth0}}, 2, ingress{2: {eth0}}},
+		"no program on the interface": {map[Target][]int{near: {gre0}}, 8, ingress{}},
+		"no route":                    {nil, 8, ingress{}},
 	} {
 		n.Paths = test.leads
 		if got := n.Ingress(targets, test.limit); !reflect.DeepEqual(got, test.want) {

@@ -218,21 +218,21 @@ func TestScheduleForwards(t *testing.T) {
 		fails      func(Op) bool
 		forwards   bool
 	}{
-		"all is written":                  {NewState(), full, is(""), true},
-		"no other node, no frontend":      {NewState(), alone, is(""), true},
-		"not its own entry":               {NewState(), alone, is("SetSelf"), false},
-		"not its own entry, else all":     {NewState(), full, is("SetSelf"), false},
-		"no other node":                   {NewState(), idle, is("PutNode"), false},
-		"one other node, no frontend":     {NewState(), idle, func(op Op) bool { return Written(op) == NodeID(3) }, true},
-		"one node, and what leads to it":  {NewState(), full, func(op Op) bool { return Written(op) == NodeID(3) }, true},
-		"not one of the frontends":        {NewState(), full, func(op Op) bool { return Written(op) == second }, true},
-		"not one of the VIPs":             {NewState(), full, func(op Op) bool { return Written(op) == second.VIP }, true},
-		"no frontend":                     {NewState(), full, is("PutFrontend"), false},
-		"no VIP":                          {NewState(), full, is("PutVIP"), false},
-		"no table":                        {NewState(), full, is("PutRows"), false},
-		"nothing":                         {NewState(), full, always, false},
-		"nothing, and all is there":       {full, full, always, true},
-		"no removal, after a life before": {full, alone, isRemoval, true},
+		"all operations succeed":                    {NewState(), full, is(""), true},
+		"no other node, no frontend":                {NewState(), alone, is(""), true},
+		"own entry fails":                           {NewState(), alone, is("SetSelf"), false},
+		"own entry fails, all others succeed":       {NewState(), full, is("SetSelf"), false},
+		"other nodes fail":                          {NewState(), idle, is("PutNode"), false},
+		"one of two other nodes fails, no frontend": {NewState(), idle, func(op Op) bool { return Written(op) == NodeID(3) }, true},
+		"one node and its dependents fail":          {NewState(), full, func(op Op) bool { return Written(op) == NodeID(3) }, true},
+		"one frontend fails":                        {NewState(), full, func(op Op) bool { return Written(op) == second }, true},
+		"one VIP fails":                             {NewState(), full, func(op Op) bool { return Written(op) == second.VIP }, true},
+		"all frontends fail":                        {NewState(), full, is("PutFrontend"), false},
+		"all VIPs fail":                             {NewState(), full, is("PutVIP"), false},
+		"all tables fail":                           {NewState(), full, is("PutRows"), false},
+		"nothing":                                   {NewState(), full, always, false},
+		"all operations fail, maps are complete":    {full, full, always, true},
+		"removals fail, maps of a previous agent":   {full, alone, isRemoval, true},
 	} {
 		schedule := NewSchedule(test.have, test.want)
 		do := func(op Op) error {

@@ -241,12 +241,12 @@ func TestUntrusted(t *testing.T) {
 		t.Errorf("the aggregated API was rejected: %v", err)
 	}
 	for name, shown := range map[string][]tls.Certificate{
-		"nobody":                      nil,
-		"an agent":                    {agent},
-		"an agent as a client":        {s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageClientAuth)},
-		"the name, but as a server":   {s.authority.pair(t, liveapi.ClientName, x509.ExtKeyUsageServerAuth)},
-		"a client of another CA":      {newAuthority(t).pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)},
-		"one that signed for himself": {(&authority{}).pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)},
+		"nobody":                              nil,
+		"agent certificate":                   {agent},
+		"agent name in a client certificate":  {s.authority.pair(t, liveapi.AgentName, x509.ExtKeyUsageClientAuth)},
+		"client name in a server certificate": {s.authority.pair(t, liveapi.ClientName, x509.ExtKeyUsageServerAuth)},
+		"client certificate of another CA":    {newAuthority(t).pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)},
+		"self-signed certificate":             {(&authority{}).pair(t, liveapi.ClientName, x509.ExtKeyUsageClientAuth)},
 	} {
 		if ask(shown...) == nil {
 			t.Errorf("request with %s was served", name)

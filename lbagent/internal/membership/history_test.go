@@ -32,37 +32,37 @@ func TestHistories(t *testing.T) {
 		heard  bool
 		steps  []step
 	}{
-		"a second loss soon after": {others: 4, steps: []step{
+		"second loss shortly after": {others: 4, steps: []step{
 			{die: ids{2}, down: ids{2}},
 			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
 			{after: 20 * time.Second, die: ids{4}, down: ids{2, 3, 4}},
 		}},
-		"half by a second loss soon after": {others: 3, steps: []step{
+		"half lost with the second loss": {others: 3, steps: []step{
 			{die: ids{2}, down: ids{2}},
 			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
 		}},
-		"of the last two none can tell": {others: 2, steps: []step{
+		"last two nodes, no router": {others: 2, steps: []step{
 			{die: ids{2}, down: ids{2}},
 			{after: 20 * time.Second, die: ids{3}, down: ids{2}, held: ids{3}},
 			{after: time.Hour, down: ids{2}, held: ids{3}},
 			{live: ids{2}, held: nil, down: ids{3}},
 		}},
-		"of the last two a router can": {others: 2, heard: true, steps: []step{
+		"last two nodes, router reachable": {others: 2, heard: true, steps: []step{
 			{die: ids{2}, down: ids{2}},
 			{after: 20 * time.Second, die: ids{3}, down: ids{2, 3}},
 			{after: time.Hour, live: ids{2, 3}},
 		}},
-		"half at once": {others: 5, steps: []step{
+		"half lost at once": {others: 5, steps: []step{
 			{die: ids{2, 3, 4}, held: ids{2, 3, 4}, cutOff: true},
 			{after: time.Hour, held: ids{2, 3, 4}, cutOff: true},
 			{live: ids{2}, down: ids{3, 4}},
 		}},
-		"half at once, a router heard": {others: 5, heard: true, steps: []step{
+		"half lost at once, router reachable": {others: 5, heard: true, steps: []step{
 			{die: ids{2, 3, 4}, down: ids{2, 3, 4}, cutOff: true},
 			{after: 20 * time.Second, die: ids{5}, down: ids{2, 3, 4, 5}, cutOff: true},
 			{after: 20 * time.Second, live: ids{4, 5}, down: ids{2, 3}},
 		}},
-		"cut off from the others, not from the router": {others: 2, heard: true, steps: []step{
+		"cut off from the nodes, router reachable": {others: 2, heard: true, steps: []step{
 			{die: ids{2, 3}, down: ids{2, 3}, cutOff: true},
 			{after: time.Hour, live: ids{3}, down: ids{2}},
 		}},

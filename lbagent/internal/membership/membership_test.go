@@ -134,7 +134,7 @@ func TestPacketLossIsNoNodeFailure(t *testing.T) {
 		"the own link of three nodes":         {loss: 0.3, others: 2, want: true},
 		"the link of another node loses 30 %": {loss: 0.3, others: 99, only: true},
 		"the link of another of three nodes":  {loss: 0.3, others: 2, only: true},
-		"no path loses any":                   {others: 9},
+		"no loss":                             {others: 9},
 	} {
 		t.Run(name, func(t *testing.T) {
 			n := newNetwork(test.others)
@@ -444,10 +444,10 @@ func TestRouterPacketsProveConnection(t *testing.T) {
 		heard time.Duration
 		want  time.Duration
 	}{
-		"no router":     {1, 0, 0},
-		"a router":      {1, 550 * time.Millisecond, 850 * time.Millisecond},
-		"a slow router": {1, 3250 * time.Millisecond, 3550 * time.Millisecond},
-		"more than two": {9, 550 * time.Millisecond, 850 * time.Millisecond},
+		"no router":           {1, 0, 0},
+		"router reachable":    {1, 550 * time.Millisecond, 850 * time.Millisecond},
+		"slow router":         {1, 3250 * time.Millisecond, 3550 * time.Millisecond},
+		"more than two nodes": {9, 550 * time.Millisecond, 850 * time.Millisecond},
 	} {
 		n := newNetwork(test.others)
 		listen := func(time.Time) time.Time { return time.Time{} }

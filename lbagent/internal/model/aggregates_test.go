@@ -25,18 +25,18 @@ func TestBuildAggregates(t *testing.T) {
 		problem string
 	}{
 		{name: "one", want: []string{"203.0.113.0/28"}},
-		{name: "another network", onLink: []string{"198.51.100.0/24"}, want: []string{"203.0.113.0/28"}},
-		{name: "the VIP on an interface", onLink: []string{"203.0.113.1/32"}, want: []string{"203.0.113.0/28"}},
-		{name: "an address of the node", onLink: []string{"203.0.113.9/32"}, problem: "(203.0.113.9-203.0.113.9)"},
-		{name: "its network", onLink: []string{"203.0.113.0/24"}, problem: "a network of the node's own interfaces"},
-		{name: "a router", edit: func(s *Snapshot) { s.Peers[0].Spec.Router.Address = "203.0.113.14" }, problem: `LBPeer "r"`},
+		{name: "other network", onLink: []string{"198.51.100.0/24"}, want: []string{"203.0.113.0/28"}},
+		{name: "VIP on an interface", onLink: []string{"203.0.113.1/32"}, want: []string{"203.0.113.0/28"}},
+		{name: "address of the node", onLink: []string{"203.0.113.9/32"}, problem: "(203.0.113.9-203.0.113.9)"},
+		{name: "network of the node", onLink: []string{"203.0.113.0/24"}, problem: "a network of the node's own interfaces"},
+		{name: "router address", edit: func(s *Snapshot) { s.Peers[0].Spec.Router.Address = "203.0.113.14" }, problem: `LBPeer "r"`},
 		{name: "pods", edit: func(s *Snapshot) {
 			s.LBNodes = append(s.LBNodes, &millracev1beta1.LBNode{
 				ObjectMeta: metav1.ObjectMeta{Name: "node2"},
 				Spec:       millracev1beta1.LBNodeSpec{ID: 2, Addresses: []string{"198.51.100.2"}, PodCIDRs: []string{"203.0.113.8/30"}},
 			})
 		}, problem: `LBNode "node2"`},
-		{name: "a cluster IP", edit: func(s *Snapshot) {
+		{name: "cluster IP", edit: func(s *Snapshot) {
 			for i, ip := range []string{"203.0.113.12", "203.0.113.11", "203.0.113.16", "None", ""} {
 				s.Services = append(s.Services, &corev1.Service{
 					ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: fmt.Sprintf("internal%d", i)},
@@ -44,7 +44,7 @@ func TestBuildAggregates(t *testing.T) {
 				})
 			}
 		}, problem: "the cluster IP of Service default/internal1 (203.0.113.11-203.0.113.11)"},
-		{name: "cluster IPs elsewhere", edit: func(s *Snapshot) {
+		{name: "cluster IPs outside", edit: func(s *Snapshot) {
 			s.Services[0].Spec.ClusterIPs = []string{"203.0.113.16", "2001:db8::1"}
 		}, want: []string{"203.0.113.0/28"}},
 		{name: "no Service", edit: func(s *Snapshot) { s.Services = nil }},

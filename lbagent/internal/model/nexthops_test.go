@@ -38,21 +38,21 @@ func TestNextHops(t *testing.T) {
 		router, source, sourceInterface string
 		ipv4, ipv6                      string
 	}{
-		"the node's own network":     {"198.51.100.1", "", "", "198.51.100.2", "2001:db8::2"},
-		"the other one":              {"203.0.113.1", "", "", "203.0.113.2", "2001:db8:1::2"},
-		"the other one, over IPv6":   {"2001:db8:1::1", "", "", "203.0.113.2", "2001:db8:1::2"},
-		"a source there":             {"203.0.113.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
-		"a source elsewhere":         {"203.0.113.1", "198.18.0.1", "", "203.0.113.2", "2001:db8:1::2"},
-		"unnumbered":                 {"fe80::1%up1", "", "", "203.0.113.2", "2001:db8:1::2"},
-		"a link without addresses":   {"fe80::1%bare", "", "", "198.51.100.2", "fe80::4"},
-		"a link to a point":          {"198.18.1.2", "", "", "198.18.1.1", "2001:db8::2"},
-		"by no uplink":               {"198.19.1.2", "", "", "198.51.100.2", "2001:db8::2"},
-		"farther away":               {"198.19.0.1", "", "", "198.51.100.2", "2001:db8::2"},
-		"farther, with a source":     {"198.19.0.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
-		"farther, from an interface": {"198.19.0.1", "", "lo", "198.18.0.1", "2001:db8::2"},
-		"farther, from nowhere":      {"198.19.0.1", "198.18.7.7", "", "198.51.100.2", "2001:db8::2"},
-		"on the node":                {"203.0.113.2", "", "", "198.51.100.2", "2001:db8::2"},
-		"on the loopback interface":  {"127.0.0.2", "", "", "198.51.100.2", "2001:db8::2"},
+		"network of the node":                      {"198.51.100.1", "", "", "198.51.100.2", "2001:db8::2"},
+		"other network of the node":                {"203.0.113.1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"other network, IPv6":                      {"2001:db8:1::1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"source address in the network":            {"203.0.113.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
+		"source address in another network":        {"203.0.113.1", "198.18.0.1", "", "203.0.113.2", "2001:db8:1::2"},
+		"unnumbered":                               {"fe80::1%up1", "", "", "203.0.113.2", "2001:db8:1::2"},
+		"link without addresses":                   {"fe80::1%bare", "", "", "198.51.100.2", "fe80::4"},
+		"point-to-point link":                      {"198.18.1.2", "", "", "198.18.1.1", "2001:db8::2"},
+		"not through an uplink":                    {"198.19.1.2", "", "", "198.51.100.2", "2001:db8::2"},
+		"remote":                                   {"198.19.0.1", "", "", "198.51.100.2", "2001:db8::2"},
+		"remote, with a source address":            {"198.19.0.1", "203.0.113.9", "", "203.0.113.9", "2001:db8:1::2"},
+		"remote, from an interface":                {"198.19.0.1", "", "lo", "198.18.0.1", "2001:db8::2"},
+		"remote, source address without a network": {"198.19.0.1", "198.18.7.7", "", "198.51.100.2", "2001:db8::2"},
+		"address of the node itself":               {"203.0.113.2", "", "", "198.51.100.2", "2001:db8::2"},
+		"on the loopback interface":                {"127.0.0.2", "", "", "198.51.100.2", "2001:db8::2"},
 	} {
 		peer := &Peer{Address: netip.MustParseAddr(test.router), SourceInterface: test.sourceInterface}
 		if test.source != "" {

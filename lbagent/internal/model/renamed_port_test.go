@@ -21,16 +21,16 @@ func TestRenamedPort(t *testing.T) {
 		// want is the port of the endpoint of the Service port "new"; 0 if it has none.
 		want uint16
 	}{
-		"same name":                      {map[string]intstr.IntOrString{"new": number(8080)}, ports{"new": 8080}, 8080},
-		"renamed":                        {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 8080},
-		"renamed without a selector":     {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 0},
-		"named before":                   {map[string]intstr.IntOrString{"new": number(8080)}, ports{"": 8080}, 8080},
-		"renamed beside another":         {map[string]intstr.IntOrString{"new": number(8080), "x": number(9090)}, ports{"old": 8080, "x": 9090}, 8080},
-		"number of another port":         {map[string]intstr.IntOrString{"new": number(8080), "x": number(8080)}, ports{"x": 8080}, 0},
-		"another port":                   {map[string]intstr.IntOrString{"new": number(8443)}, ports{"old": 8080}, 0},
-		"renamed with named target":      {map[string]intstr.IntOrString{"new": named("http")}, ports{"old": 8080}, 8080},
-		"named target, ambiguous":        {map[string]intstr.IntOrString{"new": named("http"), "x": named("x")}, ports{"old": 8080, "x": 9090}, 0},
-		"named target, ambiguous slices": {map[string]intstr.IntOrString{"new": named("http")}, ports{"old": 8080, "x": 9090}, 0},
+		"same name":                           {map[string]intstr.IntOrString{"new": number(8080)}, ports{"new": 8080}, 8080},
+		"renamed":                             {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 8080},
+		"renamed without a selector":          {map[string]intstr.IntOrString{"new": number(8080)}, ports{"old": 8080}, 0},
+		"name added":                          {map[string]intstr.IntOrString{"new": number(8080)}, ports{"": 8080}, 8080},
+		"renamed with another port unchanged": {map[string]intstr.IntOrString{"new": number(8080), "x": number(9090)}, ports{"old": 8080, "x": 9090}, 8080},
+		"number of another port":              {map[string]intstr.IntOrString{"new": number(8080), "x": number(8080)}, ports{"x": 8080}, 0},
+		"different port":                      {map[string]intstr.IntOrString{"new": number(8443)}, ports{"old": 8080}, 0},
+		"renamed with named target":           {map[string]intstr.IntOrString{"new": named("http")}, ports{"old": 8080}, 8080},
+		"named target, ambiguous":             {map[string]intstr.IntOrString{"new": named("http"), "x": named("x")}, ports{"old": 8080, "x": 9090}, 0},
+		"named target, ambiguous slices":      {map[string]intstr.IntOrString{"new": named("http")}, ports{"old": 8080, "x": 9090}, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			slice := &discoveryv1.EndpointSlice{

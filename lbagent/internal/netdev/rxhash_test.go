@@ -13,14 +13,14 @@ func TestUnspreadTunnel(t *testing.T) {
 		hashFields hashFields
 		want       []string
 	}{
-		"by ports":           {hashFields{8, map[uint32]uint64{udpOverIPv4: all, udpOverIPv6: all}}, nil},
-		"IPv4 by addresses":  {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: all}}, []string{"rx-flow-hash udp4 sdfn"}},
-		"both by addresses":  {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
-		"one queue":          {hashFields{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
-		"it does not tell":   {hashFields{8, nil}, nil},
-		"no hash of UDP":     {hashFields{8, map[uint32]uint64{tcpOverIPv4: all, udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
-		"no hash at all":     {hashFields{8, map[uint32]uint64{tcpOverIPv4: 0, udpOverIPv4: 0, tcpOverIPv6: 0, udpOverIPv6: 0}}, nil},
-		"destination's port": {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
+		"hash by ports":            {hashFields{8, map[uint32]uint64{udpOverIPv4: all, udpOverIPv6: all}}, nil},
+		"IPv4 hash by addresses":   {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: all}}, []string{"rx-flow-hash udp4 sdfn"}},
+		"both hashes by addresses": {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses, udpOverIPv6: addresses}}, []string{"udp4 sdfn", "udp6 sdfn"}},
+		"single queue":             {hashFields{1, map[uint32]uint64{udpOverIPv4: addresses}}, nil},
+		"not reported":             {hashFields{8, nil}, nil},
+		"no UDP hash":              {hashFields{8, map[uint32]uint64{tcpOverIPv4: all, udpOverIPv4: 0}}, []string{"udp4 sdfn"}},
+		"no hash":                  {hashFields{8, map[uint32]uint64{tcpOverIPv4: 0, udpOverIPv4: 0, tcpOverIPv6: 0, udpOverIPv6: 0}}, nil},
+		"destination port only":    {hashFields{8, map[uint32]uint64{udpOverIPv4: addresses | 1<<7}}, []string{"udp4 sdfn"}},
 	} {
 		got := test.hashFields.problems("eth0")
 		if len(got) != len(test.want) {

@@ -59,13 +59,13 @@ func TestStack(t *testing.T) {
 		}
 	}
 	for name, test := range map[string]struct{ selected, want []int }{
-		"a member stands for its bond":      {[]int{eth0}, []int{bond0}},
-		"members and bond are one":          {[]int{eth0, eth1, bond0}, []int{bond0}},
-		"a port does not for its bridge":    {[]int{eth2}, []int{eth2}},
-		"a VLAN is an uplink of its own":    {[]int{vlan100}, []int{vlan100}},
-		"and so is what is below":           {[]int{vlan100, bond0}, []int{bond0, vlan100}},
-		"none":                              {nil, nil},
-		"one that does not exist (deleted)": {[]int{42}, nil},
+		"member of a bond":         {[]int{eth0}, []int{bond0}},
+		"bond and its members":     {[]int{eth0, eth1, bond0}, []int{bond0}},
+		"port of a bridge":         {[]int{eth2}, []int{eth2}},
+		"VLAN device":              {[]int{vlan100}, []int{vlan100}},
+		"VLAN device and its bond": {[]int{vlan100, bond0}, []int{bond0, vlan100}},
+		"none":                     {nil, nil},
+		"deleted interface":        {[]int{42}, nil},
 	} {
 		selected := map[int]bool{}
 		for _, index := range test.selected {

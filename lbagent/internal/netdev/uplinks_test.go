@@ -118,23 +118,23 @@ func TestFind(t *testing.T) {
 		want      []string
 	}{
 		"default route": {want: []string{"route0", "route1"}},
-		"and address": {
+		"default route and address": {
 			addresses: []netip.Addr{netip.MustParseAddr("198.51.100.1"), {}},
 			want:      []string{"data0", "route0", "route1"},
 		},
-		"and peer": {
+		"default route and peer": {
 			peers: []netip.Addr{netip.MustParseAddr("198.51.100.9"), netip.MustParseAddr("198.18.1.1")},
 			want:  []string{"data0", "route0", "route1"},
 		},
-		"and link-local peer": {
+		"default route and link-local peer": {
 			peers: []netip.Addr{netip.MustParseAddr("fe80::9%pod0")}, want: []string{"pod0", "route0", "route1"},
 		},
-		"a peer that is the node itself": {
+		"peer address of the node itself": {
 			peers: []netip.Addr{netip.MustParseAddr("198.51.100.1")}, want: []string{"route0", "route1"},
 		},
-		"names":         {patterns: []string{"pod0", "nothing"}, peers: []netip.Addr{netip.MustParseAddr("198.51.100.9")}, want: []string{"pod0"}},
-		"glob, not lo":  {patterns: []string{"*0", "lo"}, want: []string{"data0", "pod0", "route0"}},
-		"none of these": {patterns: []string{"eth*"}},
+		"names":           {patterns: []string{"pod0", "nothing"}, peers: []netip.Addr{netip.MustParseAddr("198.51.100.9")}, want: []string{"pod0"}},
+		"glob without lo": {patterns: []string{"*0", "lo"}, want: []string{"data0", "pod0", "route0"}},
+		"no match":        {patterns: []string{"eth*"}},
 	} {
 		// A subtest would run on a thread outside the namespace.
 		found, err := NewFinder(test.patterns).Find(test.addresses, test.peers, time.Now())

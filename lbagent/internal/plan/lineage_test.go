@@ -141,13 +141,13 @@ func TestSeparateTablesMerge(t *testing.T) {
 		four, sixth []nodeWeights
 		want        int
 	}{
-		"never changed":             {[]nodeWeights{a}, []nodeWeights{a}, 1},
-		"changed alike":             {[]nodeWeights{a, b}, []nodeWeights{a, b}, 1},
-		"changed otherwise":         {[]nodeWeights{b, a}, []nodeWeights{c, a}, 1},
-		"one changed":               {[]nodeWeights{a}, []nodeWeights{b, c, a}, 1},
-		"one may have forgotten":    {[]nodeWeights{a}, []nodeWeights{{4: 1}, b, c, a}, 2},
-		"alike, may have forgotten": {[]nodeWeights{{4: 1}, b, c, a}, []nodeWeights{{4: 1}, b, c, a}, 2},
-		"other weights":             {[]nodeWeights{a, d}, []nodeWeights{a, b}, 2},
+		"no change":                       {[]nodeWeights{a}, []nodeWeights{a}, 1},
+		"equal changes":                   {[]nodeWeights{a, b}, []nodeWeights{a, b}, 1},
+		"different changes":               {[]nodeWeights{b, a}, []nodeWeights{c, a}, 1},
+		"one table changed":               {[]nodeWeights{a}, []nodeWeights{b, c, a}, 1},
+		"one table may have lost history": {[]nodeWeights{a}, []nodeWeights{{4: 1}, b, c, a}, 2},
+		"equal, may have lost history":    {[]nodeWeights{{4: 1}, b, c, a}, []nodeWeights{{4: 1}, b, c, a}, 2},
+		"different weights":               {[]nodeWeights{a, d}, []nodeWeights{a, b}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {
 			have := apart(t, test.four, test.sixth)

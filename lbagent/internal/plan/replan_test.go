@@ -77,22 +77,22 @@ func TestReplanInPart(t *testing.T) {
 		vip           int
 		want          bool
 	}{
-		"beside a zonal one":                     {limits: ample, before: zonal, after: moves(1), vip: 2, want: true},
-		"a zonal one":                            {limits: ample, before: zonal, after: moves(0), vip: 1, want: true},
-		"zones without room":                     {limits: narrow, before: zonal, after: moves(1), vip: 2},
-		"a restricted one":                       {limits: ample, before: admits("203.0.113.0/24"), after: moves(0), vip: 1, want: true},
-		"its source ranges":                      {limits: ample, before: admits("203.0.113.0/24"), after: admits("198.51.100.0/24"), vip: 1},
-		"beside one without room":                {limits: full, after: moves(0), vip: 1, want: true},
-		"the one without room":                   {limits: full, after: moves(2), vip: 3, want: true},
-		"no endpoint table for it":               {limits: few, after: moves(2), vip: 3, want: true},
-		"it needs none any more":                 {limits: few, after: func(m *model.Model) { m.Frontends[2].Endpoints = nil }, vip: 3},
-		"beside a Local one":                     {limits: four, before: local, after: moves(1), vip: 2, want: true},
-		"a Local one":                            {limits: four, before: local, after: moves(0), vip: 1, want: true},
-		"a Local one comes to lack a table":      {limits: four, before: local, after: func(m *model.Model) { local(m); grows(m) }, vip: 2},
-		"beside a Local one without a table":     {limits: three, before: local, after: moves(1), vip: 2, want: true},
-		"a Local one without a table":            {limits: three, before: local, after: moves(0), vip: 1, want: true},
-		"for a Local one there is a table again": {limits: three, before: local, after: func(m *model.Model) { m.Frontends[1].Weights = nil }, vip: 2},
-		"another one without room":               {limits: full, after: func(m *model.Model) { m.Frontends[2].PortName = "other" }, vip: 3, want: true},
+		"with a zonal frontend":                      {limits: ample, before: zonal, after: moves(1), vip: 2, want: true},
+		"zonal frontend":                             {limits: ample, before: zonal, after: moves(0), vip: 1, want: true},
+		"zones over capacity":                        {limits: narrow, before: zonal, after: moves(1), vip: 2},
+		"restricted frontend":                        {limits: ample, before: admits("203.0.113.0/24"), after: moves(0), vip: 1, want: true},
+		"changed source ranges":                      {limits: ample, before: admits("203.0.113.0/24"), after: admits("198.51.100.0/24"), vip: 1},
+		"with a frontend over capacity":              {limits: full, after: moves(0), vip: 1, want: true},
+		"frontend over capacity":                     {limits: full, after: moves(2), vip: 3, want: true},
+		"endpoint table over capacity":               {limits: few, after: moves(2), vip: 3, want: true},
+		"endpoint table no longer required":          {limits: few, after: func(m *model.Model) { m.Frontends[2].Endpoints = nil }, vip: 3},
+		"with a Local frontend":                      {limits: four, before: local, after: moves(1), vip: 2, want: true},
+		"Local frontend":                             {limits: four, before: local, after: moves(0), vip: 1, want: true},
+		"table of a Local frontend over capacity":    {limits: four, before: local, after: func(m *model.Model) { local(m); grows(m) }, vip: 2},
+		"with a Local frontend without a table":      {limits: three, before: local, after: moves(1), vip: 2, want: true},
+		"Local frontend without a table":             {limits: three, before: local, after: moves(0), vip: 1, want: true},
+		"table available for a Local frontend again": {limits: three, before: local, after: func(m *model.Model) { m.Frontends[1].Weights = nil }, vip: 2},
+		"another frontend over capacity":             {limits: full, after: func(m *model.Model) { m.Frontends[2].PortName = "other" }, vip: 3, want: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newReplanned(t, test.limits, test.before)

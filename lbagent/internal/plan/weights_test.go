@@ -109,16 +109,16 @@ func TestServiceWeights(t *testing.T) {
 		weights  []int32
 		want     map[int]float64
 	}{
-		"one node":               {[]layout{{3}, {1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
-		"a node each":            {[]layout{{1, 0}, {0, 1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
-		"few against many":       {[]layout{{1, 0, 0}, {10, 10, 10}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
-		"many against few":       {[]layout{{5, 9, 2, 7}, {0, 0, 1, 0}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
-		"three":                  {[]layout{{1, 2}, {3, 1}, {2, 0}}, []int32{1, 2, 5}, map[int]float64{0: .125, 1: .25, 2: .625}},
-		"large weights":          {[]layout{{2, 1}, {1, 1}}, []int32{1_000_000, 500_000}, map[int]float64{0: .6667, 1: .3333}},
-		"no weight":              {[]layout{{2, 1}, {1, 1}}, []int32{1, 0}, map[int]float64{0: 1}},
-		"one without endpoints":  {[]layout{{2, 1}, {0, 0}}, []int32{75, 25}, map[int]float64{0: .75, -1: .25}},
-		"two without endpoints":  {[]layout{{2, 1, 4}, {0, 0, 0}, {0, 0, 0}}, []int32{1, 8, 1}, map[int]float64{0: .1, -1: .9}},
-		"more than one, refused": {[]layout{{2, 1}, {0, 3}, {0, 0}}, []int32{60, 20, 20}, map[int]float64{0: .6, 1: .2, -1: .2}},
+		"one node":                       {[]layout{{3}, {1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"one node per backend":           {[]layout{{1, 0}, {0, 1}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"few and many endpoints":         {[]layout{{1, 0, 0}, {10, 10, 10}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"many and few endpoints":         {[]layout{{5, 9, 2, 7}, {0, 0, 1, 0}}, []int32{90, 10}, map[int]float64{0: .9, 1: .1}},
+		"three":                          {[]layout{{1, 2}, {3, 1}, {2, 0}}, []int32{1, 2, 5}, map[int]float64{0: .125, 1: .25, 2: .625}},
+		"large weights":                  {[]layout{{2, 1}, {1, 1}}, []int32{1_000_000, 500_000}, map[int]float64{0: .6667, 1: .3333}},
+		"zero weight":                    {[]layout{{2, 1}, {1, 1}}, []int32{1, 0}, map[int]float64{0: 1}},
+		"one backend without endpoints":  {[]layout{{2, 1}, {0, 0}}, []int32{75, 25}, map[int]float64{0: .75, -1: .25}},
+		"two backends without endpoints": {[]layout{{2, 1, 4}, {0, 0, 0}, {0, 0, 0}}, []int32{1, 8, 1}, map[int]float64{0: .1, -1: .9}},
+		"several backends, one refused":  {[]layout{{2, 1}, {0, 3}, {0, 0}}, []int32{60, 20, 20}, map[int]float64{0: .6, 1: .2, -1: .2}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := shares(planned(test.services, test.weights...))
@@ -137,11 +137,11 @@ func TestEqualWeightsMoveNoRow(t *testing.T) {
 	on := layout{3, 1, 0, 2}
 	plain := planned([]layout{on}, 1)
 	for name, states := range map[string]map[forwarding.NodeID]*forwarding.State{
-		"one backend and no others":  planned([]layout{on, {1, 1, 1, 1}}, 7, 0),
-		"one backend, large weight":  planned([]layout{on}, 1_000_000),
-		"one backend and refused":    planned([]layout{on, {0, 0, 0, 0}}, 1, 1),
-		"equal for equal":            planned([]layout{{3, 0, 0, 0}, {0, 1, 0, 2}}, 1, 1),
-		"as many endpoints as parts": planned([]layout{{1, 0, 0, 0}, {2, 1, 0, 2}}, 20, 100),
+		"one backend, others with weight zero": planned([]layout{on, {1, 1, 1, 1}}, 7, 0),
+		"one backend, large weight":            planned([]layout{on}, 1_000_000),
+		"one backend and a refused one":        planned([]layout{on, {0, 0, 0, 0}}, 1, 1),
+		"equal weights":                        planned([]layout{{3, 0, 0, 0}, {0, 1, 0, 2}}, 1, 1),
+		"as many endpoints as shares":          planned([]layout{{1, 0, 0, 0}, {2, 1, 0, 2}}, 20, 100),
 	} {
 		for id, state := range states {
 			got, want := state.Frontends[key(1)], plain[id].Frontends[key(1)]

@@ -20,13 +20,13 @@ func TestExplainRefusal(t *testing.T) {
 		context string
 		want    string
 	}{
-		"another error":  {errors.New("no such map"), "system_u:system_r:container_t:s0", "no such map"},
-		"no module":      {refusal, "", "PERFMON?"},
-		"not confined":   {refusal, "unconfined\n", "PERFMON?"},
-		"SELinux":        {refusal, "system_u:system_r:container_t:s0\x00", `"system_u:system_r:container_t:s0"`},
-		"AppArmor":       {refusal, "cri-containerd.apparmor.d (enforce)\n", `"cri-containerd.apparmor.d (enforce)"`},
-		"read-only":      {fmt.Errorf("pin: %w", syscall.EROFS), "", "remount,rw"},
-		"access refused": {fmt.Errorf("open: %w", syscall.EACCES), "container_t", "spc_t"},
+		"unrelated error":    {errors.New("no such map"), "system_u:system_r:container_t:s0", "no such map"},
+		"no security module": {refusal, "", "PERFMON?"},
+		"unconfined":         {refusal, "unconfined\n", "PERFMON?"},
+		"SELinux":            {refusal, "system_u:system_r:container_t:s0\x00", `"system_u:system_r:container_t:s0"`},
+		"AppArmor":           {refusal, "cri-containerd.apparmor.d (enforce)\n", `"cri-containerd.apparmor.d (enforce)"`},
+		"read-only":          {fmt.Errorf("pin: %w", syscall.EROFS), "", "remount,rw"},
+		"access refused":     {fmt.Errorf("open: %w", syscall.EACCES), "container_t", "spc_t"},
 	} {
 		file := filepath.Join(t.TempDir(), "current")
 		if err := os.WriteFile(file, []byte(test.context), 0o600); err != nil {

@@ -288,14 +288,14 @@ func TestOnlyAnswersCount(t *testing.T) {
 		from  netip.AddrPort
 		want  bool
 	}{
-		"other key":       {m: good, local: local, from: from},
-		"other address":   {m: good, key: key, local: local, from: netip.AddrPortFrom(local, Port)},
-		"other port":      {m: good, key: key, local: local, from: netip.AddrPortFrom(from.Addr(), 1)},
-		"other nonce":     {m: message{kind: answer, from: 1, to: 2, nonce: good.nonce + 1}, key: key, local: local, from: from},
-		"request":         {m: message{kind: request, from: 1, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
-		"of another node": {m: message{kind: answer, from: 1, to: 3, nonce: good.nonce}, key: key, local: local, from: from},
-		"for another":     {m: message{kind: answer, from: 3, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
-		"good":            {m: good, key: key, local: local, from: from, want: true},
+		"other key":         {m: good, local: local, from: from},
+		"other address":     {m: good, key: key, local: local, from: netip.AddrPortFrom(local, Port)},
+		"other port":        {m: good, key: key, local: local, from: netip.AddrPortFrom(from.Addr(), 1)},
+		"other nonce":       {m: message{kind: answer, from: 1, to: 2, nonce: good.nonce + 1}, key: key, local: local, from: from},
+		"request":           {m: message{kind: request, from: 1, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
+		"from another node": {m: message{kind: answer, from: 1, to: 3, nonce: good.nonce}, key: key, local: local, from: from},
+		"for another node":  {m: message{kind: answer, from: 3, to: 2, nonce: good.nonce}, key: key, local: local, from: from},
+		"good":              {m: good, key: key, local: local, from: from, want: true},
 	} {
 		b := c.m.encode(c.key)
 		if got := p.isAnswer(b[:], c.local, c.from, time.Now()); got != c.want {

@@ -73,7 +73,7 @@ func TestThreshold(t *testing.T) {
 	all := []string{"RRR", "RRR", "RRR"}
 	none := []string{"UUU", "UUU", "UUU"}
 	for name, looks := range map[string][]look{
-		"all at once": {
+		"all at the same time": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Hour, pods: none, want: all, served: Served{9, 3}},
@@ -84,21 +84,21 @@ func TestThreshold(t *testing.T) {
 			{after: settleDelay, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RRR", "R-R", "RRR"}, served: Served{1, 1}},
 			{after: Window, pods: []string{"RRU", "RUR", "RRR"}, want: []string{"RR-", "R-R", "RRR"}},
 		},
-		"all at once again": {
+		"all at the same time, twice": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Second, pods: []string{"RRU", "RRU", "RRU"}, want: all, served: Served{3, 3}},
 			{after: Window - time.Second, pods: none, want: all, served: Served{9, 3}},
 			{after: 2 * Window, pods: none, want: all, served: Served{9, 3}},
 		},
-		"back, and unready again one after another": {
+		"ready, then unready one after another": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: 2 * time.Second, pods: all, want: all},
 			{after: 2 * time.Second, pods: []string{"UUU", "RRR", "RRR"}, want: all, served: Served{3, 1}},
 			{after: time.Second, pods: none, want: all, served: Served{9, 3}},
 		},
-		"back, and one Service alone unready": {
+		"ready, then one Service unready": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{after: time.Second, pods: all, want: all},
@@ -111,16 +111,16 @@ func TestThreshold(t *testing.T) {
 			{after: time.Second, pods: []string{"UUU", "UUR", "RRR"}, want: []string{"RRR", "RRR", "RRR"}, served: Served{5, 2}},
 			{after: time.Second, pods: none, want: all, served: Served{9, 3}},
 		},
-		"too long after another": {
+		"too long after the previous": {
 			{pods: all, want: all},
 			{pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
 			{after: Window, pods: []string{"UUU", "UUU", "RRR"}, want: []string{"---", "---", "RRR"}},
 		},
-		"one Service alone": {
+		"one Service": {
 			{pods: all, want: all},
 			{pods: []string{"UUU", "RRR", "RRR"}, want: []string{"---", "RRR", "RRR"}},
 		},
-		"the only Service": {
+		"only Service": {
 			{pods: []string{"RRR"}, want: []string{"RRR"}},
 			{pods: []string{"UUU"}, want: []string{"---"}},
 		},
@@ -128,16 +128,16 @@ func TestThreshold(t *testing.T) {
 			{pods: all, want: all},
 			{pods: []string{"URR", "URR", "URR"}, want: []string{"-RR", "-RR", "-RR"}},
 		},
-		"nodes died": {
+		"node failures": {
 			{pods: all, want: all},
 			{pods: []string{"UUR", "UUR", "UUR"}, silent: "01", want: []string{"--R", "--R", "--R"}},
 		},
-		"a node dies meanwhile": {
+		"node failure in the meantime": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{pods: none, silent: "0", want: []string{"-RR", "-RR", "-RR"}, served: Served{6, 3}},
 		},
-		"pods go meanwhile": {
+		"pods deleted in the meantime": {
 			{pods: all, want: all},
 			{pods: none, want: all, served: Served{9, 3}},
 			{pods: []string{"TUU", "-UU", "UUU"}, want: []string{"-RR", "-RR", "RRR"}, served: Served{7, 3}},

@@ -55,18 +55,18 @@ type look struct {
 func TestHold(t *testing.T) {
 	two, four := []string{"a", "b"}, []string{"a", "b", "c", "d"}
 	for what, looks := range map[string][]look{
-		"the only one": {
+		"only object": {
 			{0, peers("a"), []string{"a"}, 0},
 			{time.Second, peers(), []string{"a"}, 1},
 			{limit, peers(), []string{"a"}, 1},
 			{limit + time.Second, peers(), nil, 0},
 			{limit + time.Hour, peers(), nil, 0},
 		},
-		"the only one, confirmed": {
+		"only object, confirmed": {
 			{0, confirmed(peers("a")), []string{"a"}, 0},
 			{time.Second, peers(), nil, 0},
 		},
-		"confirmed while it is held": {
+		"confirmed while held": {
 			{0, peers("a"), []string{"a"}, 0},
 			{1 * time.Second, peers(), []string{"a"}, 1},
 			{2 * time.Second, confirmed(peers("a")), []string{"a"}, 0},
@@ -77,7 +77,7 @@ func TestHold(t *testing.T) {
 			{time.Second, peers("a"), two, 0},
 			{2 * time.Second, peers("a"), []string{"a"}, 0},
 		},
-		"one after the other": {
+		"one after another": {
 			{0, peers(two...), two, 0},
 			{1000 * time.Millisecond, peers("a"), two, 0},
 			{1900 * time.Millisecond, peers(), two, 2},
@@ -95,7 +95,7 @@ func TestHold(t *testing.T) {
 			{2 * time.Second, peers("a", "b"), four, 2},
 			{limit + 1*time.Second, peers("a", "b"), two, 0},
 		},
-		"they come back": {
+		"removed and recreated": {
 			{0, peers(four...), four, 0},
 			{1 * time.Second, peers(), four, 4},
 			{2 * time.Second, peers(four...), four, 0},
@@ -114,7 +114,7 @@ func TestHold(t *testing.T) {
 			{60 * time.Second, peers("a"), two, 0},
 			{61 * time.Second, peers("a"), []string{"a"}, 0},
 		},
-		"one that never was": {
+		"never existed": {
 			{0, peers(), nil, 0},
 			{1 * time.Second, peers(), nil, 0},
 		},
@@ -176,12 +176,12 @@ func TestHoldOfVIPs(t *testing.T) {
 		change func(s *model.Snapshot)
 		want   bool
 	}{
-		"the Service stays":   {func(*model.Snapshot) {}, held},
-		"the Service goes":    {func(s *model.Snapshot) { s.Services = nil }, goes},
-		"it is to go":         {func(s *model.Snapshot) { s.Services[0].DeletionTimestamp = &metav1.Time{Time: start} }, goes},
-		"no load balancer":    {func(s *model.Snapshot) { s.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, goes},
-		"it has another":      {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("203.0.113.2", "web")} }, goes},
-		"of the other family": {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("2001:db8::1", "web")} }, goes},
+		"Service remains":         {func(*model.Snapshot) {}, held},
+		"Service removed":         {func(s *model.Snapshot) { s.Services = nil }, goes},
+		"Service being deleted":   {func(s *model.Snapshot) { s.Services[0].DeletionTimestamp = &metav1.Time{Time: start} }, goes},
+		"not a load balancer":     {func(s *model.Snapshot) { s.Services[0].Spec.Type = corev1.ServiceTypeClusterIP }, goes},
+		"other VIP assigned":      {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("203.0.113.2", "web")} }, goes},
+		"VIP of the other family": {func(s *model.Snapshot) { s.VIPs = []*millracev1beta1.VIP{vip("2001:db8::1", "web")} }, goes},
 	} {
 		h := New(limit, nil)
 		before := &model.Snapshot{Services: []*corev1.Service{service("web")}, VIPs: []*millracev1beta1.VIP{vip("203.0.113.1", "web")}}

@@ -69,15 +69,15 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 		present *model.Snapshot
 		want    []string
 	}{
-		"deleted":                     {shop(deleted, "other-1"), all},
-		"deleted, and all slices are": {shop(deleted), []string{"web-1", "web-2"}},
-		"deleted in the background":   {shop(deleted, all...), all},
-		"one slice is left":           {shop(deleted, "web-2", "other-1"), all},
-		"it stays":                    {shop(present, "other-1"), []string{"other-1"}},
-		"its removal is confirmed":    {shop(confirmed, "other-1"), []string{"other-1"}},
-		"another one of the name":     {shop(another, "other-1"), []string{"other-1"}},
-		"without a VIP":               {released, []string{"other-1"}},
-		"it has gone":                 {gone, nil},
+		"deleted":                      {shop(deleted, "other-1"), all},
+		"deleted with all slices":      {shop(deleted), []string{"web-1", "web-2"}},
+		"background deletion":          {shop(deleted, all...), all},
+		"one slice remains":            {shop(deleted, "web-2", "other-1"), all},
+		"not deleted":                  {shop(present, "other-1"), []string{"other-1"}},
+		"confirmed deletion":           {shop(confirmed, "other-1"), []string{"other-1"}},
+		"recreated with the same name": {shop(another, "other-1"), []string{"other-1"}},
+		"without a VIP":                {released, []string{"other-1"}},
+		"it has gone":                  {gone, nil},
 	} {
 		for _, limit := range []time.Duration{0, limit} {
 			h := New(limit, shop(present, all...))

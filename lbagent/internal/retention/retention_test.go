@@ -82,7 +82,7 @@ func TestRetention(t *testing.T) {
 			{s, []string{"s-1=a/s:80: p3"}, "a/s:80: p1 p2"},
 			{minute, []string{"s-1=a/s:80: p3"}, ""},
 		},
-		"an EndpointSlice was deleted and created again": {
+		"an EndpointSlice was recreated": {
 			{0, []string{"s-1=a/s:80: p1 p2"}, ""},
 			{s, nil, "a/s:80: p1 p2"},
 			{s, []string{"s-2=a/s:80: p1"}, "a/s:80: p2"},
@@ -104,22 +104,22 @@ func TestRetention(t *testing.T) {
 			{s, []string{"s-1=a/s:443: p1"}, "a/s:80: p1; a/s:81: p1"},
 			{s, []string{"s-1=a/s:80,443: p1"}, "a/s:81: p1"},
 		},
-		"no VIP leads to the Service": {
+		"the Service has no VIP": {
 			{0, []string{"s-1=a/internal:80: p1"}, ""},
 			{s, nil, ""},
 		},
-		"another Service begins to list the address": {
+		"another Service adds the address": {
 			{0, []string{"s-1=a/s:80: p1"}, ""},
 			{s, nil, "a/s:80: p1"},
 			{s, []string{"o-1=b/o:80: p1"}, ""},
 		},
-		"another Service begins to list another port of the address": {
+		"another Service adds another port of the address": {
 			{0, []string{"s-1=a/s:80,81: p1"}, ""},
 			{s, nil, "a/s:80,81: p1"},
 			{s, []string{"o-1=b/o:82: p1"}, "a/s:80,81: p1"},
 			{s, []string{"o-1=b/o:82: p1", "o-2=b/o:81: p1"}, ""},
 		},
-		"another Service lists the address all the time": {
+		"another Service has the address permanently": {
 			{0, []string{"s-1=a/s:80: p1", "o-1=b/internal:80: p1"}, ""},
 			{s, []string{"o-1=b/internal:80: p1"}, "a/s:80: p1"},
 			{s, []string{"o-2=b/internal:80: p1 p2"}, "a/s:80: p1"},

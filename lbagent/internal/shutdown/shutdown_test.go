@@ -29,16 +29,16 @@ func TestHandover(t *testing.T) {
 		// after is the duration of the check.
 		after time.Duration
 	}{
-		"restart":             {yes, yes, no, no, false, false, successorWindow},
-		"uninstalled":         {yes, no, no, no, false, true, 0},
-		"API server away":     {yes, fails, fails, fails, false, false, successorWindow},
-		"no such DaemonSet":   {no, no, no, no, false, false, successorWindow},
-		"no right to ask":     {fails, fails, fails, fails, false, false, successorWindow},
-		"away, then no right": {fails, no, no, no, false, false, successorWindow},
-		"shutdown":            {yes, yes, yes, yes, false, true, 0},
-		"shutdown, told late": {yes, yes, no, yes, false, true, 3 * successorInterval},
-		"shutdown, seen by a pass before the API server was away": {yes, fails, fails, fails, true, true, 0},
-		"shutdown without a DaemonSet":                            {no, no, yes, yes, false, true, 0},
+		"restart":                                {yes, yes, no, no, false, false, successorWindow},
+		"uninstalled":                            {yes, no, no, no, false, true, 0},
+		"API server unavailable":                 {yes, fails, fails, fails, false, false, successorWindow},
+		"DaemonSet not found":                    {no, no, no, no, false, false, successorWindow},
+		"forbidden":                              {fails, fails, fails, fails, false, false, successorWindow},
+		"API server unavailable, then forbidden": {fails, no, no, no, false, false, successorWindow},
+		"shutdown":                               {yes, yes, yes, yes, false, true, 0},
+		"shutdown, detected late":                {yes, yes, no, yes, false, true, 3 * successorInterval},
+		"shutdown, detected before the API server became unavailable": {yes, fails, fails, fails, true, true, 0},
+		"shutdown without a DaemonSet":                                {no, no, yes, yes, false, true, 0},
 	} {
 		t.Run(what, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

@@ -167,14 +167,14 @@ func TestVIPIsReportedSoon(t *testing.T) {
 		// events and arrivals are the input times; told is when signals are expected.
 		events, arrivals, told []time.Duration
 	}{
-		"a Service alone":         {events: []time.Duration{0}, told: []time.Duration{coalesceDelay}},
+		"only a Service":          {events: []time.Duration{0}, told: []time.Duration{coalesceDelay}},
 		"a Service, then its VIP": {events: []time.Duration{0}, arrivals: []time.Duration{10}, told: []time.Duration{10 + vipDelay}},
-		"what follows a VIP":      {arrivals: []time.Duration{0}, events: []time.Duration{1}, told: []time.Duration{vipDelay}},
-		"a late VIP": {
+		"events after a VIP":      {arrivals: []time.Duration{0}, events: []time.Duration{1}, told: []time.Duration{vipDelay}},
+		"late VIP": {
 			events: []time.Duration{0}, arrivals: []time.Duration{coalesceDelay - 1, coalesceDelay + 1}, told: []time.Duration{coalesceDelay, coalesceDelay + 1 + vipDelay},
 		},
-		"a series of VIPs": {arrivals: []time.Duration{0, vipDelay - 1}, told: []time.Duration{2*vipDelay - 1}},
-		"a long series of VIPs": {
+		"series of VIPs": {arrivals: []time.Duration{0, vipDelay - 1}, told: []time.Duration{2*vipDelay - 1}},
+		"long series of VIPs": {
 			arrivals: []time.Duration{0, vipDelay - 1, 2*vipDelay - 2, 3*vipDelay - 3, 4*vipDelay - 4}, told: []time.Duration{coalesceDelay, 5*vipDelay - 4},
 		},
 	} {

@@ -40,7 +40,7 @@ func TestServes(t *testing.T) {
 	}{
 		"before the first pass": {Observation{}, false},
 		"good":                  {good(), true},
-		"one write fails":       {failing, true},
+		"one failed write":      {failing, true},
 		"not programmed":        {unwritten, false},
 		"not attached":          {detached, false},
 	} {
@@ -59,13 +59,13 @@ func TestIdentify(t *testing.T) {
 		serves bool
 		want   status
 	}{
-		"a new node starts":          {status{}, false, status{}},
-		"a new node serves":          {status{}, true, in("now", "now")},
-		"the node has booted":        {in("before", "before"), false, in("now", "before")},
-		"and again, without serving": {in("before", "long ago"), false, in("now", "long ago")},
-		"it is up":                   {in("now", "before"), true, in("now", "now")},
-		"its agent starts again":     {in("now", "now"), false, in("now", "now")},
-		"before it served":           {in("now", "before"), false, in("now", "before")},
+		"new node starts":                      {status{}, false, status{}},
+		"new node serves":                      {status{}, true, in("now", "now")},
+		"node rebooted":                        {in("before", "before"), false, in("now", "before")},
+		"node rebooted again before it served": {in("before", "long ago"), false, in("now", "long ago")},
+		"node serves again":                    {in("now", "before"), true, in("now", "now")},
+		"agent restarted":                      {in("now", "now"), false, in("now", "now")},
+		"agent restarted before it served":     {in("now", "before"), false, in("now", "before")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got := identify(test.was, "now", test.serves, nil)

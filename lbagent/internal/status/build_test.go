@@ -70,37 +70,37 @@ func TestConditions(t *testing.T) {
 		change func(*Observation)
 		want   map[string]expectation
 	}{
-		"all good": {func(*Observation) {}, map[string]expectation{
+		"no problem": {func(*Observation) {}, map[string]expectation{
 			"Programmed": {yes, "Programmed", ""}, "Attached": {yes, "Attached", ""},
 			"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""},
 			"HostCompatible": {yes, "HostCompatible", ""},
 		}},
-		"the host breaks something": {func(o *Observation) { o.Host = []string{"no room", "no light"} }, map[string]expectation{
+		"host problem": {func(o *Observation) { o.Host = []string{"no room", "no light"} }, map[string]expectation{
 			"HostCompatible": {no, "HostIncompatible", "no room; no light"}, "Ready": {yes, "Ready", ""},
 		}},
 		"no peer": {func(o *Observation) { o.Sessions = nil }, map[string]expectation{
 			"BGPEstablished": {yes, "NoPeer", "no LBPeer selects this node"}, "Ready": {yes, "Ready", ""},
 		}},
-		"a session is down": {func(o *Observation) {
+		"session down": {func(o *Observation) {
 			o.Sessions[1].State, o.Sessions[1].Message = millracev1beta1.SessionActive, "connection refused"
 		}, map[string]expectation{
 			"BGPEstablished": {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 			"Ready":          {no, "NotEstablished", "b (198.51.100.2): connection refused"},
 		}},
-		"of a range a router is down": {func(o *Observation) {
+		"router of a range down": {func(o *Observation) {
 			o.Sessions[0].Peer, o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.1", "rack/198.51.100.2", millracev1beta1.SessionActive
 		}, map[string]expectation{"BGPEstablished": {yes, "Established", ""}, "Ready": {yes, "Ready", ""}}},
-		"of a range no router is up": {func(o *Observation) {
+		"no router of a range up": {func(o *Observation) {
 			o.Sessions[1].Peer, o.Sessions[1].State = "rack/198.51.100.2", millracev1beta1.SessionActive
 		}, map[string]expectation{"BGPEstablished": {no, "NotEstablished", "rack/198.51.100.2 (198.51.100.2)"}}},
-		"an interface fails": {func(o *Observation) {
+		"failed interface": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
 			o.MissingPrograms = []string{"uplink eth0 lacks the programs"}
 		}, map[string]expectation{
 			"Attached": {no, "AttachFailed", "uplink eth0 lacks the programs; eth0: busy"},
 			"Ready":    {no, "AttachFailed", "uplink eth0 lacks the programs; eth0: busy"},
 		}},
-		"an interface fails that may": {func(o *Observation) {
+		"failed optional interface": {func(o *Observation) {
 			o.Interfaces[0].XDPMode, o.Interfaces[0].Message = millracev1beta1.XDPNone, "busy"
 		}, map[string]expectation{"Attached": {yes, "Attached", "eth0: busy"}, "Ready": {yes, "Ready", ""}}},
 		"no uplink": {func(o *Observation) { o.Interfaces = nil }, map[string]expectation{
@@ -109,13 +109,13 @@ func TestConditions(t *testing.T) {
 		"maps cannot be written": {func(o *Observation) { o.ProgramError = errors.New("no memory") }, map[string]expectation{
 			"Programmed": {no, "ProgrammingFailed", "no memory"}, "Ready": {no, "ProgrammingFailed", "no memory"},
 		}},
-		"a map is full": {func(o *Observation) { o.Problems = problems(1, "MapFull") }, map[string]expectation{
+		"map full": {func(o *Observation) { o.Problems = problems(1, "MapFull") }, map[string]expectation{
 			"Programmed": {no, "MapFull", "Service default/s1: not good"},
 		}},
 		"no id": {func(o *Observation) { o.Problems = problems(1, "NoNodeID") }, map[string]expectation{
 			"Programmed": {no, "NoNodeID", "Service default/s1: not good"},
 		}},
-		"many problems of objects": {func(o *Observation) { o.Problems = problems(7, "Unsupported") }, map[string]expectation{
+		"many object problems": {func(o *Observation) { o.Problems = problems(7, "Unsupported") }, map[string]expectation{
 			"Programmed": {yes, "Programmed", "Service default/s1: not good; Service default/s2: not good; " +
 				"Service default/s3: not good; Service default/s4: not good; Service default/s5: not good; and 2 more"},
 			"Ready": {yes, "Ready", ""},
@@ -233,17 +233,17 @@ func TestNodesReachable(t *testing.T) {
 		reason  string
 		message string
 	}{
-		"another uplink": {func(o *Observation) { o.UnexpectedUplink = true }, millracev1beta1.ReasonUnexpectedUplink, "tunnel_uplink"},
-		"a dead node":    {func(o *Observation) { o.NodeHealth.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
-		"a silent agent": {
+		"unexpected uplink": {func(o *Observation) { o.UnexpectedUplink = true }, millracev1beta1.ReasonUnexpectedUplink, "tunnel_uplink"},
+		"dead node":         {func(o *Observation) { o.NodeHealth.Down = []string{"b"} }, millracev1beta1.ReasonNodesDown, ": b"},
+		"silent agent": {
 			func(o *Observation) { o.NodeHealth.Silent = []string{"b since 2026-01-01T00:00:00Z"} }, millracev1beta1.ReasonAgentsUnresponsive, ": b since 2026",
 		},
-		"a lossy link": {func(o *Observation) { o.NodeHealth.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
-		"a lossy link and a dead node": {
+		"lossy link": {func(o *Observation) { o.NodeHealth.Lossy = true }, millracev1beta1.ReasonLossyPath, "this node's link"},
+		"lossy link and dead node": {
 			func(o *Observation) { o.NodeHealth.Lossy, o.NodeHealth.Down = true, []string{"b"} }, millracev1beta1.ReasonLossyPath, "do not answer at UDP port 6081 and receive no packets: b",
 		},
-		"a narrow path":    {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLargePacketsLost, "switch ports on the path: b"},
-		"one of two nodes": {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonNodeIsolated, ": b"},
+		"large packets lost": {func(o *Observation) { o.NodeHealth.Narrow = []string{"b"} }, millracev1beta1.ReasonLargePacketsLost, "switch ports on the path: b"},
+		"one of two nodes":   {func(o *Observation) { o.NodeHealth.Held = []string{"b"} }, millracev1beta1.ReasonNodeIsolated, ": b"},
 		"cut off": {
 			func(o *Observation) { o.NodeHealth.Held, o.NodeHealth.CutOff = []string{"b", "c"}, true }, millracev1beta1.ReasonNodeIsolated, ": b; c",
 		},

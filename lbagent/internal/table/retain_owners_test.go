@@ -12,12 +12,12 @@ func TestRetainOwners(t *testing.T) {
 	type chain = [forwarding.ChainLength]forwarding.NodeID
 	exists := func(node forwarding.NodeID) bool { return node < 10 }
 	cases := map[string]struct{ before, after forwarding.Row }{
-		"nothing has gone":          {forwarding.Row{Primary: 1, Chain: chain{2, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
-		"a former owner has gone":   {forwarding.Row{Primary: 1, Chain: chain{2, 10, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
-		"the owner has gone":        {forwarding.Row{Primary: 10, Chain: chain{2, 3}}, forwarding.Row{Primary: 2, Chain: chain{3}}},
-		"the owner and the next":    {forwarding.Row{Primary: 10, Chain: chain{11, 3}}, forwarding.Row{Primary: 3}},
-		"all have gone":             {forwarding.Row{Primary: 10, Chain: chain{11, 12}}, forwarding.Row{}},
-		"a row that nobody had yet": {forwarding.Row{}, forwarding.Row{}},
+		"unchanged":                        {forwarding.Row{Primary: 1, Chain: chain{2, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"previous owner removed":           {forwarding.Row{Primary: 1, Chain: chain{2, 10, 3}}, forwarding.Row{Primary: 1, Chain: chain{2, 3}}},
+		"owner removed":                    {forwarding.Row{Primary: 10, Chain: chain{2, 3}}, forwarding.Row{Primary: 2, Chain: chain{3}}},
+		"owner and previous owner removed": {forwarding.Row{Primary: 10, Chain: chain{11, 3}}, forwarding.Row{Primary: 3}},
+		"all owners removed":               {forwarding.Row{Primary: 10, Chain: chain{11, 12}}, forwarding.Row{}},
+		"unowned row":                      {forwarding.Row{}, forwarding.Row{}},
 	}
 	for name, c := range cases {
 		t.Run(name, func(t *testing.T) {

@@ -28,7 +28,7 @@ func TestInterfaceStatus(t *testing.T) {
 		"generic": {with(func(a *dataplane.Attachment) {
 			a.Mode, a.NativeErr = attach.Generic, errors.New("MTU too large")
 		}), millracev1beta1.XDPGeneric, "native XDP not possible: MTU too large"},
-		"generic since before": {with(func(a *dataplane.Attachment) { a.Mode = attach.Generic }),
+		"generic mode without an error": {with(func(a *dataplane.Attachment) { a.Mode = attach.Generic }),
 			millracev1beta1.XDPGeneric, "a previous agent"},
 		"VLAN": {with(func(a *dataplane.Attachment) { a.Interface, a.Index = "eth0.100", 7 }),
 			millracev1beta1.XDPNative, "XDP runs on eth0"},
@@ -36,7 +36,7 @@ func TestInterfaceStatus(t *testing.T) {
 			millracev1beta1.XDPNative, "ndo_xdp_xmit"},
 		"failed": {with(func(a *dataplane.Attachment) { a.Mode, a.Err = "", errors.New("another program") }),
 			millracev1beta1.XDPNone, "another program"},
-		"failed to be replaced": {with(func(a *dataplane.Attachment) { a.Err = errors.New("refused") }),
+		"replacement failed": {with(func(a *dataplane.Attachment) { a.Err = errors.New("refused") }),
 			millracev1beta1.XDPNone, "refused"},
 	} {
 		got := interfaceStatus(test.attachment)

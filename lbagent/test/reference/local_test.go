@@ -38,9 +38,9 @@ func TestLocalConnectionsAreFound(t *testing.T) {
 		dead    forwarding.NodeID
 	}{
 		{name: "at rest"},
-		{name: "the rows move", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 1) }},
-		{name: "the rows move three times", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 2) }},
-		{name: "a node dies", dead: 2},
+		{name: "rows moved", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 1) }},
+		{name: "rows moved three times", between: func(t *testing.T, c *testCluster) { c.moveAll(t, random, 2) }},
+		{name: "dead node", dead: 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			c := newCluster(t, 10, random)

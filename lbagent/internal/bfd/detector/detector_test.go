@@ -125,11 +125,11 @@ func TestLastReceived(t *testing.T) {
 		err      error
 		want     time.Time
 	}{
-		"none":            {},
-		"down":            {sessions: []control.Session{lost}},
-		"up":              {sessions: []control.Session{lost, up(300 * time.Millisecond)}, want: now.Add(-300*time.Millisecond - reportDelay)},
-		"two":             {sessions: []control.Session{up(3 * time.Second), up(time.Second)}, want: now.Add(-time.Second - reportDelay)},
-		"a process ended": {sessions: []control.Session{up(time.Second)}, err: errors.New("gone")},
+		"none":           {},
+		"down":           {sessions: []control.Session{lost}},
+		"up":             {sessions: []control.Session{lost, up(300 * time.Millisecond)}, want: now.Add(-300*time.Millisecond - reportDelay)},
+		"two":            {sessions: []control.Session{up(3 * time.Second), up(time.Second)}, want: now.Add(-time.Second - reportDelay)},
+		"process exited": {sessions: []control.Session{up(time.Second)}, err: errors.New("gone")},
 	} {
 		d := New(&saying{report: control.Report{Sessions: test.sessions}, err: test.err}, nil, logr.Discard())
 		if got := d.LastReceived(now); !got.Equal(test.want) {

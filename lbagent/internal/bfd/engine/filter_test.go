@@ -78,17 +78,17 @@ func TestSocketFilter(t *testing.T) {
 		taken   bool
 	}{
 		"known":                                 {v4, known, 255, hello.Append(nil), true},
-		"known, of another discriminator":       {v4, known, 255, others.Append(nil), true},
-		"known, off the link":                   {v4, known, 254, hello.Append(nil), false},
-		"of several hops":                       {v4, far, 250, hello.Append(nil), true},
-		"from too far":                          {v4, far, 249, hello.Append(nil), false},
+		"known peer, other discriminator":       {v4, known, 255, others.Append(nil), true},
+		"known peer, not on the link":           {v4, known, 254, hello.Append(nil), false},
+		"multihop":                              {v4, far, 250, hello.Append(nil), true},
+		"TTL too low":                           {v4, far, 249, hello.Append(nil), false},
 		"untrusted host":                        {v4, untrusted, 255, hello.Append(nil), false},
 		"untrusted host with our discriminator": {v4, untrusted, 255, ours.Append(nil), true},
-		"the same from too far":                 {v4, untrusted, 249, ours.Append(nil), false},
-		"too short":                             {v4, known, 255, []byte{1, 2, 3}, false},
-		"IPv6":                                  {v6, netip.IPv6Loopback(), 254, hello.Append(nil), true},
-		"IPv6, from too far":                    {v6, netip.IPv6Loopback(), 253, ours.Append(nil), false},
-		"IPv6, untrusted host":                  {none, netip.IPv6Loopback(), 255, hello.Append(nil), false},
+		"untrusted host with our discriminator, TTL too low": {v4, untrusted, 249, ours.Append(nil), false},
+		"too short":            {v4, known, 255, []byte{1, 2, 3}, false},
+		"IPv6":                 {v6, netip.IPv6Loopback(), 254, hello.Append(nil), true},
+		"IPv6, TTL too low":    {v6, netip.IPv6Loopback(), 253, ours.Append(nil), false},
+		"IPv6, untrusted host": {none, netip.IPv6Loopback(), 255, hello.Append(nil), false},
 		"IPv6, untrusted host with our discriminator": {none, netip.IPv6Loopback(), 255, ours.Append(nil), true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -24,13 +24,13 @@ func TestSet(t *testing.T) {
 		// continues is the name of the peer with the session, or "".
 		continues string
 	}{
-		"unchanged":                 {[]control.Peer{peer("router", "")}, "router"},
-		"renamed":                   {[]control.Peer{peer("new", "")}, "new"},
-		"another address":           {[]control.Peer{peer("router", "elsewhere")}, ""},
-		"name of another":           {[]control.Peer{peer("router", "elsewhere"), peer("new", "")}, "new"},
-		"another of the same":       {[]control.Peer{peer("new", ""), peer("router", "")}, "router"},
-		"removed":                   {nil, ""},
-		"removed, another is added": {[]control.Peer{peer("new", "elsewhere")}, ""},
+		"unchanged":                           {[]control.Peer{peer("router", "")}, "router"},
+		"renamed":                             {[]control.Peer{peer("new", "")}, "new"},
+		"changed address":                     {[]control.Peer{peer("router", "elsewhere")}, ""},
+		"name reused for another address":     {[]control.Peer{peer("router", "elsewhere"), peer("new", "")}, "new"},
+		"second LBPeer with the same address": {[]control.Peer{peer("new", ""), peer("router", "")}, "router"},
+		"removed":                             {nil, ""},
+		"removed, another LBPeer added":       {[]control.Peer{peer("new", "elsewhere")}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			e, s := engineWith(t, false, true)

@@ -90,7 +90,7 @@ func TestConvertNested(t *testing.T) {
 func TestConvertRefuses(t *testing.T) {
 	number, network := Type{Size: 4}, Type{Size: 4, Network: true}
 	for name, types := range map[string][2]Type{
-		"another order":    {number, network},
+		"other byte order": {number, network},
 		"longer":           {network, {Size: 8, Network: true}},
 		"structure":        {number, {Size: 4, Fields: []Field{{Name: "a", Type: number}}}},
 		"array":            {{Size: 4, Elements: 1, Element: &number}, number},

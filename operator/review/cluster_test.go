@@ -57,11 +57,11 @@ func TestCluster(t *testing.T) {
 			change: func(*Objects) {},
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},
-		"who asks for an address is not refused for one that has another by chance": {
+		"a request without an address is not refused for an unrelated address": {
 			change: func(o *Objects) { annotate(&o.Services[0], millracev1beta1.AnnotationAddresses, "203.0.113.0") },
 			vips:   []string{"203.0.113.0 web", "203.0.113.1 api"},
 		},
-		"one is shared": {
+		"one shared address": {
 			change: func(o *Objects) {
 				o.Services[1].Spec.Ports[0].Port = 443
 				for i := range o.Services {
@@ -70,12 +70,12 @@ func TestCluster(t *testing.T) {
 			},
 			vips: []string{"203.0.113.0 api web"},
 		},
-		"a pool that is full": {
+		"full pool": {
 			change:   func(o *Objects) { o.Pools[0].Spec.Addresses = []string{"203.0.113.9/32"} },
 			vips:     []string{"203.0.113.9 api"},
 			problems: []string{"Service web PoolExhausted"},
 		},
-		"a VIP that is reserved": {
+		"reserved VIP": {
 			change: func(o *Objects) {
 				reserved := vip("203.0.113.0", "web")
 				reserved.Spec.Claims[0].UID, reserved.Spec.Claims[0].Namespace = "", "shop"
@@ -83,14 +83,14 @@ func TestCluster(t *testing.T) {
 			},
 			vips: []string{"203.0.113.0 web", "203.0.113.1 api"},
 		},
-		"a Service of another class": {
+		"Service of another class": {
 			change: func(o *Objects) { o.Class.IsDefault = false },
 		},
-		"the class by the namespace's defaults": {
+		"class from the namespace defaults": {
 			change: func(o *Objects) { o.Class.IsDefault, o.Namespaces = false, []corev1.Namespace{namespace} },
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},
-		"both families by the namespace's defaults": {
+		"both families from the namespace defaults": {
 			change: func(o *Objects) {
 				o.Class.IsDefault, o.Namespaces = false, []corev1.Namespace{namespace}
 				o.Pools[0].Spec.Addresses = []string{"203.0.113.0/30", "2001:db8::/64"}
@@ -98,19 +98,19 @@ func TestCluster(t *testing.T) {
 			},
 			vips: []string{"203.0.113.0 api", "203.0.113.1 web", "2001:db8:: api", "2001:db8::1 web"},
 		},
-		"IPv6 alone": {
+		"IPv6 only": {
 			change:   func(o *Objects) { o.Pools[0].Spec.Addresses = []string{"2001:db8::/64"} },
 			vips:     []string{"2001:db8:: api", "2001:db8::1 web"},
 			problems: []string{"VIPPool public NoPeer"},
 		},
-		"a peer for other nodes": {
+		"peer for other nodes": {
 			change: func(o *Objects) {
 				o.Nodes, o.Peers[0].Spec.NodeSelector = []corev1.Node{node("node1", "a")}, elsewhere
 			},
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
 			problems: []string{"LBPeer tor1 NoMatch", "VIPAdvertisement all NoMatch"},
 		},
-		"an advertisement for other nodes": {
+		"advertisement for other nodes": {
 			change: func(o *Objects) {
 				o.Nodes, o.Advertisements[0].Spec.NodeSelector = []corev1.Node{node("node1", "a")}, elsewhere
 			},
@@ -122,11 +122,11 @@ func TestCluster(t *testing.T) {
 			vips:     []string{"203.0.113.0 api", "203.0.113.1 web"},
 			problems: []string{"VIPAdvertisement all NoMatch"},
 		},
-		"no peer is needed on links": {
+		"L2 without a peer": {
 			change: func(o *Objects) { o.Peers, o.Advertisements[0].Spec.L2 = nil, &millracev1beta1.L2Advertisement{} },
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},
-		"a VIP that no advertisement selects": {
+		"VIP without a matching advertisement": {
 			change: func(o *Objects) {
 				other := pool("other", "10.9.0.0/30")
 				other.Spec.AutoAssign = new(bool)

@@ -61,34 +61,34 @@ func TestDefaults(t *testing.T) {
 		want            []Change
 		warned          bool
 	}{
-		"nothing said": {service: written(), want: []Change{ours, off, dual}},
-		"an operator of another class": {
+		"no fields set": {service: written(), want: []Change{ours, off, dual}},
+		"operator of another class": {
 			class: desired.Class{Name: "example.com/other"}, service: written(), want: []Change{{fieldClass, "example.com/other"}, off, dual},
 		},
-		"the class of another operator": {class: desired.Class{Name: "example.com/other"}, service: written(is)},
-		"only IPv4":                     {service: written(), state: state(), want: []Change{ours, off}},
-		"another class":                 {service: written(class("example.com/other"))},
-		"families":                      {service: written(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }), want: []Change{ours, off}},
-		"a cluster IP":                  {service: written(func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.7" }), want: []Change{ours, off}},
-		"a policy":                      {service: written(policy), want: []Change{ours, off}},
-		"a node port":                   {service: written(func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 31080 }), want: []Change{ours, dual}},
-		"node ports off":                {service: written(nodePorts(false)), want: []Change{ours, dual}},
-		"applied by the server":         {service: written(manages(metav1.ManagedFieldsOperationApply, managed)), want: []Change{ours, dual}},
-		"managed by an update":          {service: written(manages(metav1.ManagedFieldsOperationUpdate, managed)), want: []Change{ours, off, dual}},
-		"applied without node ports":    {service: written(manages(metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:type":{}}}`)), want: []Change{ours, off, dual}},
-		"off for the Service": {service: written(func(s *corev1.Service) {
+		"the class of another operator":        {class: desired.Class{Name: "example.com/other"}, service: written(is)},
+		"only IPv4":                            {service: written(), state: state(), want: []Change{ours, off}},
+		"other class":                          {service: written(class("example.com/other"))},
+		"families":                             {service: written(func(s *corev1.Service) { s.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} }), want: []Change{ours, off}},
+		"cluster IP set":                       {service: written(func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.7" }), want: []Change{ours, off}},
+		"family policy set":                    {service: written(policy), want: []Change{ours, off}},
+		"node port set":                        {service: written(func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 31080 }), want: []Change{ours, dual}},
+		"node ports disabled":                  {service: written(nodePorts(false)), want: []Change{ours, dual}},
+		"server-side apply":                    {service: written(manages(metav1.ManagedFieldsOperationApply, managed)), want: []Change{ours, dual}},
+		"managed by update":                    {service: written(manages(metav1.ManagedFieldsOperationUpdate, managed)), want: []Change{ours, off, dual}},
+		"server-side apply without node ports": {service: written(manages(metav1.ManagedFieldsOperationApply, `{"f:spec":{"f:type":{}}}`)), want: []Change{ours, off, dual}},
+		"disabled for the Service": {service: written(func(s *corev1.Service) {
 			s.Labels = map[string]string{millracev1beta1.LabelServiceDefaults: millracev1beta1.ServiceDefaultsDisabled}
 		})},
-		"becomes a load balancer":     {service: written(policy), before: written(policy, of(corev1.ServiceTypeClusterIP)), want: []Change{ours, off}},
-		"was one without a class":     {service: written(), before: written()},
-		"sent again":                  {service: written(), before: written(is, nodePorts(false)), want: []Change{ours, off}, warned: true},
-		"sent again, with node ports": {service: written(), before: written(is), want: []Change{ours}},
-		"patched":                     {service: written(is), before: written(is, nodePorts(false))},
-		"applied again, with node ports": {
+		"changed to a load balancer":             {service: written(policy), before: written(policy, of(corev1.ServiceTypeClusterIP)), want: []Change{ours, off}},
+		"existing load balancer without a class": {service: written(), before: written()},
+		"applied again":                          {service: written(), before: written(is, nodePorts(false)), want: []Change{ours, off}, warned: true},
+		"sent again, with node ports":            {service: written(), before: written(is), want: []Change{ours}},
+		"patched":                                {service: written(is), before: written(is, nodePorts(false))},
+		"server-side apply again, with node ports": {
 			service: written(manages(metav1.ManagedFieldsOperationApply, managed)), before: written(is, nodePorts(false)), want: []Change{ours},
 		},
-		"nothing of it changes":         {service: written(is, nodePorts(false)), before: written(is, nodePorts(false))},
-		"a class that is to be no more": {service: written(), before: written(class("example.com/other"))},
+		"unchanged":     {service: written(is, nodePorts(false)), before: written(is, nodePorts(false))},
+		"class removed": {service: written(), before: written(class("example.com/other"))},
 	} {
 		if test.state == nil {
 			test.state = both

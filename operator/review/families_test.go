@@ -19,13 +19,13 @@ func TestFamilies(t *testing.T) {
 		change func(*Objects)
 		want   string
 	}{
-		"IPv6 is missing":         {func(*Objects) {}, v6},
-		"the peer announces both": {func(o *Objects) { o.Peers[0].Spec.Families = []millracev1beta1.AddressFamily{"IPv4", "IPv6"} }, ""},
-		"IPv4 is missing": {
+		"missing IPv6":                 {func(*Objects) {}, v6},
+		"peer announces both families": {func(o *Objects) { o.Peers[0].Spec.Families = []millracev1beta1.AddressFamily{"IPv4", "IPv6"} }, ""},
+		"missing IPv4": {
 			func(o *Objects) { o.Peers[0].Spec.Families = []millracev1beta1.AddressFamily{"IPv6"} },
 			`VIPPool "public" announces IPv4, so`,
 		},
-		"another advertisement has the peer for it": {func(o *Objects) {
+		"another advertisement selects a peer for the family": {func(o *Objects) {
 			o.Peers = append(o.Peers, *o.Peers[0].DeepCopy())
 			o.Peers[1].Name, o.Peers[1].Spec.Router.Address = "tor2", "2001:db8:1::1"
 			o.Advertisements[0].Spec.Peers = []string{"tor1"}
@@ -33,7 +33,7 @@ func TestFamilies(t *testing.T) {
 				ObjectMeta: metav1.ObjectMeta{Name: "v6"}, Spec: millracev1beta1.VIPAdvertisementSpec{Peers: []string{"tor2"}},
 			})
 		}, ""},
-		"the peer for it is of another pool": {func(o *Objects) {
+		"the peer for the family is selected for another pool": {func(o *Objects) {
 			o.Peers = append(o.Peers, *o.Peers[0].DeepCopy())
 			o.Peers[1].Name, o.Peers[1].Spec.Router.Address = "tor2", "2001:db8:1::1"
 			o.Advertisements[0].Spec.Peers = []string{"tor1"}

@@ -69,22 +69,22 @@ func TestService(t *testing.T) {
 		namespace          labels.Set
 		assigned, warnings []string
 	}{
-		"the next address": {
+		"next address": {
 			change:   func(*corev1.Service) {},
 			assigned: []string{`the Service would get 203.0.113.2 from VIPPool "public"`},
 		},
-		"one that it names": {
+		"requested address": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113.3"),
 			assigned: []string{`the Service would get 203.0.113.3 from VIPPool "public"`},
 		},
-		"one that it has": {
+		"address already assigned": {
 			change: func(service *corev1.Service) { service.Name, service.UID = "other", "uid of other" },
 		},
-		"of another": {
+		"address of another Service": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "203.0.113.1"),
 			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 203.0.113.1 of pool \"public\" is in use by Service default/other"},
 		},
-		"one that the pool avoids": {
+		"address excluded from the pool": {
 			change:   annotated(millracev1beta1.AnnotationAddresses, "10.0.0.3"),
 			warnings: []string{"metadata.annotations[millrace.io/addresses]: address 10.0.0.3 is not in any pool that selects this Service" + usable},
 		},
@@ -98,7 +98,7 @@ func TestService(t *testing.T) {
 				`metadata.annotations[millrace.io/pool]: requested pool "publik" does not exist or is not ready: no IPv4 address` + usable,
 			},
 		},
-		"most of the quota": {
+		"near the quota": {
 			change:    annotated(millracev1beta1.AnnotationPool, "quota"),
 			namespace: labels.Set{"team": "two"},
 			assigned:  []string{`the Service would get 10.1.0.1 from VIPPool "quota"`},
@@ -107,7 +107,7 @@ func TestService(t *testing.T) {
 				"no VIPAdvertisement selects 10.1.0.1, so no node announces it",
 			},
 		},
-		"more than the quota": {
+		"above the quota": {
 			change: annotated(millracev1beta1.AnnotationPool, "quota"),
 			warnings: []string{
 				`metadata.annotations[millrace.io/pool]: namespace "default" uses 1 of its quota of 1 addresses of pool "quota", ` +
@@ -115,11 +115,11 @@ func TestService(t *testing.T) {
 					"or raise spec.perNamespace of the pool",
 			},
 		},
-		"no such family": {
+		"unavailable family": {
 			change:   func(service *corev1.Service) { service.Spec.IPFamilies = []corev1.IPFamily{corev1.IPv6Protocol} },
 			warnings: []string{"no pool with IPv6 addresses selects this Service"},
 		},
-		"nobody announces": {
+		"no advertisement": {
 			change:    annotated(millracev1beta1.AnnotationPool, "limited"),
 			namespace: labels.Set{"team": "web"},
 			assigned:  []string{`the Service would get 198.51.100.0 from VIPPool "limited"`},
@@ -159,12 +159,12 @@ func TestPool(t *testing.T) {
 		pool     millracev1beta1.VIPPool
 		warnings []string
 	}{
-		"a quota that is used": {quotas(2), nil},
-		"a quota below what is used": {quotas(1), []string{
+		"quota in use": {quotas(2), nil},
+		"quota below the usage": {quotas(1), []string{
 			`spec.perNamespace: namespace "shop" uses 2 addresses of the pool, but has a quota of 1: its Services keep them, and get no others`,
 		}},
-		"one that an override raises": {quotas(1, gold), nil},
-		"none for all": {quotas(0), []string{
+		"quota raised by an override": {quotas(1, gold), nil},
+		"quota of zero for all": {quotas(0), []string{
 			`spec.perNamespace: namespace "default" uses 1 addresses of the pool, but has a quota of 0: its Services keep them, and get no others`,
 			`spec.perNamespace: namespace "shop" uses 2 addresses of the pool, but has a quota of 0: its Services keep them, and get no others`,
 		}},

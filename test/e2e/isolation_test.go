@@ -49,10 +49,10 @@ func TestAgentWritesOnlyItsOwnNode(t *testing.T) {
 		report.Status.Version = "forged"
 	}))
 	for what, args := range map[string][]string{
-		"its own spec": {"patch", "lbnode", own, "--type=merge", "--patch", `{"spec":{"addresses":["198.51.100.99"]}}`},
-		"VIPs":         {"delete", "vips", "--all"},
-		"a Service":    {"annotate", "service", "echo", "millrace.io/pool=none"},
-		"Secrets":      {"get", "secrets", "-A"},
+		"own LBNode spec":    {"patch", "lbnode", own, "--type=merge", "--patch", `{"spec":{"addresses":["198.51.100.99"]}}`},
+		"VIPs":               {"delete", "vips", "--all"},
+		"Service annotation": {"annotate", "service", "echo", "millrace.io/pool=none"},
+		"Secrets":            {"get", "secrets", "-A"},
 	} {
 		_, err := token.Kubectl(t.Context(), "", args...)
 		refused(t, what, err)

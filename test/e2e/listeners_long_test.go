@@ -147,7 +147,7 @@ var attacks = map[string]func(net.Conn) error{
 		secure := tls.Client(conn, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2"}})
 		return errors.Join(secure.Handshake(), manyStreams(secure))
 	},
-	"part of a handshake": func(conn net.Conn) error {
+	"partial TLS handshake": func(conn net.Conn) error {
 		_, err := conn.Write(append([]byte{22, 3, 1, 0x3f, 0xff, 1, 0, 0xff, 0xff}, make([]byte, 16000)...))
 		return errors.Join(err, drain(conn))
 	},

@@ -64,12 +64,12 @@ func TestKernelIsFetched(t *testing.T) {
 		want string
 	}{
 		{name: "in the cache", cached: content, sources: []source{{"a mirror", lacks}}},
-		{name: "from the mirror", sources: []source{gives(content), {"an archive", lacks}}},
-		{name: "damaged in the cache", cached: "half", sources: []source{gives(content)}},
-		{name: "dropped by the mirror", sources: []source{{"a mirror", lacks}, archive(t, whole)}},
-		{name: "another file at the mirror", sources: []source{gives("other"), archive(t, whole)}},
-		{name: "nowhere", sources: []source{{"a mirror", lacks}, archive(t, nil)}, want: "404 Not Found"},
-		{name: "another file in the archive", sources: []source{archive(t, map[string]string{k.sha1: "other"})}, want: "SHA-256"},
+		{name: "downloaded from the mirror", sources: []source{gives(content), {"an archive", lacks}}},
+		{name: "damaged cache entry", cached: "half", sources: []source{gives(content)}},
+		{name: "removed from the mirror", sources: []source{{"a mirror", lacks}, archive(t, whole)}},
+		{name: "wrong file on the mirror", sources: []source{gives("other"), archive(t, whole)}},
+		{name: "not found", sources: []source{{"a mirror", lacks}, archive(t, nil)}, want: "404 Not Found"},
+		{name: "wrong file in the archive", sources: []source{archive(t, map[string]string{k.sha1: "other"})}, want: "SHA-256"},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

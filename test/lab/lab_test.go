@@ -331,7 +331,7 @@ func TestRefusals(t *testing.T) {
 			t.Errorf("output of up = %q", output)
 		}
 	})
-	t.Run("directory of somebody else", func(t *testing.T) {
+	t.Run("directory of another user", func(t *testing.T) {
 		lab := &tester{t, lab.program, t.TempDir()}
 		if err := os.WriteFile(filepath.Join(lab.state, "letters"), nil, 0o644); err != nil {
 			t.Fatal(err)

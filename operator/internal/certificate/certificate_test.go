@@ -82,13 +82,13 @@ func TestRecreated(t *testing.T) {
 		data map[string][]byte
 		want bool
 	}{
-		"fine":             {now.Add(59 * 24 * time.Hour), host, good, false},
-		"expired":          {now.AddDate(1, 0, 0), host, good, true},
-		"of the future":    {now.AddDate(-1, 0, 0), host, good, true},
-		"for another host": {now, "other.example.svc", good, true},
-		"no key":           {now, host, map[string][]byte{"tls.crt": good["tls.crt"]}, true},
-		"another key":      {now, host, map[string][]byte{"tls.crt": good["tls.crt"], "tls.key": another["tls.key"]}, true},
-		"no certificate":   {now, host, map[string][]byte{"tls.crt": []byte("x"), "tls.key": good["tls.key"]}, true},
+		"fine":                       {now.Add(59 * 24 * time.Hour), host, good, false},
+		"expired":                    {now.AddDate(1, 0, 0), host, good, true},
+		"not yet valid":              {now.AddDate(-1, 0, 0), host, good, true},
+		"other host name":            {now, "other.example.svc", good, true},
+		"no key":                     {now, host, map[string][]byte{"tls.crt": good["tls.crt"]}, true},
+		"key of another certificate": {now, host, map[string][]byte{"tls.crt": good["tls.crt"], "tls.key": another["tls.key"]}, true},
+		"no certificate":             {now, host, map[string][]byte{"tls.crt": []byte("x"), "tls.key": good["tls.key"]}, true},
 	} {
 		data, changed, err := Renew(test.now, test.host, test.data)
 		if err != nil || changed != test.want {
@@ -126,13 +126,13 @@ func TestVerify(t *testing.T) {
 		bundle []byte
 		want   string
 	}{
-		"trusted":          {0, host, slices.Concat(another["tls.crt"], data["tls.crt"]), ""},
-		"of another":       {0, host, another["tls.crt"], "x509: certificate signed by unknown authority"},
-		"no bundle":        {0, host, nil, "the bundle has no certificate"},
-		"of another host":  {0, "other.example.svc", data["tls.crt"], "x509: certificate is valid for " + host},
-		"ended":            {lifetime + time.Second, host, data["tls.crt"], ended},
-		"ended before now": {lifetime + time.Hour, host, data["tls.crt"], ended},
-		"not begun":        {-2 * skew, host, data["tls.crt"], ended},
+		"trusted":                      {0, host, slices.Concat(another["tls.crt"], data["tls.crt"]), ""},
+		"signed by another CA":         {0, host, another["tls.crt"], "x509: certificate signed by unknown authority"},
+		"no bundle":                    {0, host, nil, "the bundle has no certificate"},
+		"certificate for another host": {0, "other.example.svc", data["tls.crt"], "x509: certificate is valid for " + host},
+		"ended":                        {lifetime + time.Second, host, data["tls.crt"], ended},
+		"ended before now":             {lifetime + time.Hour, host, data["tls.crt"], ended},
+		"not begun":                    {-2 * skew, host, data["tls.crt"], ended},
 	} {
 		err := Verify(now.Add(test.after), test.host, &pair, test.bundle)
 		if (err == nil) != (test.want == "") || err != nil && !strings.HasPrefix(err.Error(), test.want) {

@@ -36,15 +36,15 @@ func TestPoolIsHeldForEndpoints(t *testing.T) {
 		held     string
 		admitted bool
 	}{
-		"beside the endpoints":          {poolWith("203.0.113.0/30"), nil, nil, []string{"203.0.113.0/30"}, "", true},
+		"no overlap with the endpoints": {poolWith("203.0.113.0/30"), nil, nil, []string{"203.0.113.0/30"}, "", true},
 		"new":                           {poolWith("203.0.113.0/28"), nil, nil, nil, named, false},
 		"grown":                         {poolWith("203.0.113.0/28"), []string{"203.0.113.0/30"}, nil, []string{"203.0.113.0/30"}, named, true},
-		"the pool was usable before":    {poolWith("203.0.113.0/28"), []string{"203.0.113.0/28"}, nil, []string{"203.0.113.0/28"}, "", true},
-		"another entry adds none":       {poolWith("203.0.113.0/30", "203.0.113.8/30"), []string{"203.0.113.8/30"}, nil, []string{"203.0.113.0/30", "203.0.113.8/30"}, "", true},
+		"previously usable pool":        {poolWith("203.0.113.0/28"), []string{"203.0.113.0/28"}, nil, []string{"203.0.113.0/28"}, "", true},
+		"another entry without overlap": {poolWith("203.0.113.0/30", "203.0.113.8/30"), []string{"203.0.113.8/30"}, nil, []string{"203.0.113.0/30", "203.0.113.8/30"}, "", true},
 		"some endpoints are VIPs":       {poolWith("203.0.113.8/30"), nil, []string{"203.0.113.8", "203.0.113.9", "203.0.113.10"}, nil, "203.0.113.11", false},
 		"all endpoints are VIPs":        {poolWith("203.0.113.8/31"), nil, []string{"203.0.113.8", "203.0.113.9"}, []string{"203.0.113.8/31"}, "", true},
-		"the endpoints are reserved":    {reserving(poolWith("203.0.113.0/28"), "203.0.113.8/30"), nil, nil, []string{"203.0.113.0/29", "203.0.113.12/30"}, "", true},
-		"the endpoints are other hosts": {poolWith("2001:db8::/120"), nil, nil, []string{"2001:db8::/120"}, "", true},
+		"endpoint addresses reserved":   {reserving(poolWith("203.0.113.0/28"), "203.0.113.8/30"), nil, nil, []string{"203.0.113.0/29", "203.0.113.12/30"}, "", true},
+		"endpoints outside of the pool": {poolWith("2001:db8::/120"), nil, nil, []string{"2001:db8::/120"}, "", true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.pool.Generation, test.pool.Status.Usable = 2, test.usable

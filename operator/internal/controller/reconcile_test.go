@@ -382,10 +382,10 @@ func TestCurrentReclaimPolicyApplies(t *testing.T) {
 		before, after, own millracev1beta1.ReclaimPolicy
 		vips               int
 	}{
-		"retained by then":    {remove, retain, "", 1},
-		"not any more":        {retain, remove, "", 0},
-		"by the VIP itself":   {remove, remove, retain, 1},
-		"not by a pool alone": {remove, "", "", 0},
+		"retained after a change":        {remove, retain, "", 1},
+		"no longer retained":             {retain, remove, "", 0},
+		"retained by the VIP":            {remove, remove, retain, 1},
+		"not retained by the pool alone": {remove, "", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := newCluster(t, poolOf(test.before), ours("web", nil))

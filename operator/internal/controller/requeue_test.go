@@ -361,19 +361,19 @@ func TestChangesThatMayHelp(t *testing.T) {
 		change vipChange
 		want   bool
 	}{
-		"any of a pool":               {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("shop", ""), nil), false},
-		"the address":                 {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: other}}}}, newVIPChange(other, nil, nil), true},
-		"another address":             {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: address}}}}, newVIPChange(other, claims("shop", ""), nil), false},
-		"its quota":                   {waiter{unmet: unmetRequest{wants: []ipam.Want{full, over}}}, newVIPChange(other, claims("shop", ""), nil), true},
-		"the quota of another one":    {waiter{unmet: unmetRequest{wants: []ipam.Want{over}}}, newVIPChange(other, claims("farm", ""), claims("farm", "")), false},
-		"its sharing key":             {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", ""), claims("farm", "dns")), true},
-		"its sharing key, before":     {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "dns"), nil), true},
-		"another key elsewhere":       {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "web"), nil), false},
-		"a sharer's quota":            {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("shop", ""), nil), true},
-		"others without a key":        {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("farm", ""), nil), false},
-		"anything":                    {waiter{unmet: unmetRequest{isOpen: true}}, newVIPChange(other, nil, nil), true},
-		"one that is being planned":   {waiter{isPlanned: true}, newVIPChange(other, nil, nil), true},
-		"one that wants nothing more": {waiter{}, newVIPChange(other, claims("shop", ""), nil), false},
+		"any address of a pool":      {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"requested address":          {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: other}}}}, newVIPChange(other, nil, nil), true},
+		"other address":              {waiter{unmet: unmetRequest{wants: []ipam.Want{{Address: address}}}}, newVIPChange(other, claims("shop", ""), nil), false},
+		"quota of the Service":       {waiter{unmet: unmetRequest{wants: []ipam.Want{full, over}}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"quota of another namespace": {waiter{unmet: unmetRequest{wants: []ipam.Want{over}}}, newVIPChange(other, claims("farm", ""), claims("farm", "")), false},
+		"sharing key":                {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", ""), claims("farm", "dns")), true},
+		"previous sharing key":       {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "dns"), nil), true},
+		"other sharing key":          {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("farm", "web"), nil), false},
+		"quota of a sharing Service": {waiter{unmet: unmetRequest{sharingKey: "dns"}}, newVIPChange(other, claims("shop", ""), nil), true},
+		"no sharing key":             {waiter{unmet: unmetRequest{wants: []ipam.Want{full}}}, newVIPChange(other, claims("farm", ""), nil), false},
+		"anything":                   {waiter{unmet: unmetRequest{isOpen: true}}, newVIPChange(other, nil, nil), true},
+		"plan in progress":           {waiter{isPlanned: true}, newVIPChange(other, nil, nil), true},
+		"no unmet request":           {waiter{}, newVIPChange(other, claims("shop", ""), nil), false},
 	} {
 		test.waits.name, test.waits.isKnown = types.NamespacedName{Namespace: "shop", Name: "web"}, true
 		if got := test.change.mayAffect(&test.waits); got != test.want {

@@ -27,15 +27,15 @@ func TestReleaseAdvances(t *testing.T) {
 		want   *millracev1beta1.ClaimRelease
 		again  time.Duration
 	}{
-		"begins":                  {nil, 10 * time.Second, since(draining, 0), 10 * time.Second},
-		"drains":                  {since(draining, 4*time.Second), 10 * time.Second, since(draining, 4*time.Second), 6 * time.Second},
-		"is drained":              {since(draining, 10*time.Second), 10 * time.Second, since(withdrawn, 0), withdrawalTime},
-		"is withdrawn":            {since(withdrawn, time.Second), 10 * time.Second, since(withdrawn, time.Second), 2 * time.Second},
-		"is over":                 {since(withdrawn, withdrawalTime), 10 * time.Second, since(withdrawn, withdrawalTime), 0},
-		"without a delay":         {nil, 0, nil, 0},
-		"the delay is taken away": {since(draining, time.Second), 0, nil, 0},
-		"a clock was ahead":       {since(draining, -time.Hour), 10 * time.Second, since(draining, -time.Hour), 10 * time.Second},
-		"a clock was far ahead":   {since(withdrawn, -time.Hour), 10 * time.Second, since(withdrawn, -time.Hour), withdrawalTime},
+		"begins":              {nil, 10 * time.Second, since(draining, 0), 10 * time.Second},
+		"drains":              {since(draining, 4*time.Second), 10 * time.Second, since(draining, 4*time.Second), 6 * time.Second},
+		"drained":             {since(draining, 10*time.Second), 10 * time.Second, since(withdrawn, 0), withdrawalTime},
+		"withdrawn":           {since(withdrawn, time.Second), 10 * time.Second, since(withdrawn, time.Second), 2 * time.Second},
+		"complete":            {since(withdrawn, withdrawalTime), 10 * time.Second, since(withdrawn, withdrawalTime), 0},
+		"without a delay":     {nil, 0, nil, 0},
+		"delay removed":       {since(draining, time.Second), 0, nil, 0},
+		"clock was ahead":     {since(draining, -time.Hour), 10 * time.Second, since(draining, -time.Hour), 10 * time.Second},
+		"clock was far ahead": {since(withdrawn, -time.Hour), 10 * time.Second, since(withdrawn, -time.Hour), withdrawalTime},
 	} {
 		got, again := advanceRelease(test.before, test.delay, now)
 		if again != test.again || (got == nil) != (test.want == nil) || got != nil && *got != *test.want {
@@ -173,18 +173,18 @@ func TestDepartureEnds(t *testing.T) {
 // A Service of another type or class releases its address like a deleted one.
 func TestDepartureOfAServiceThatStays(t *testing.T) {
 	for name, change := range map[string]func(*cluster){
-		"another type": func(c *cluster) {
+		"changed type": func(c *cluster) {
 			c.change("web", func(service *corev1.Service) {
 				service.Spec.Type, service.Spec.LoadBalancerClass = corev1.ServiceTypeClusterIP, nil
 			})
 		},
-		"another class": func(c *cluster) {
+		"changed class": func(c *cluster) {
 			c.change("web", func(service *corev1.Service) {
 				other := "example.com/lb"
 				service.Spec.LoadBalancerClass = &other
 			})
 		},
-		"no default any more": func(c *cluster) {
+		"no longer the default class": func(c *cluster) {
 			c.change("web", func(service *corev1.Service) { service.Spec.LoadBalancerClass = nil })
 			c.reconciler.isDefault = false
 		},

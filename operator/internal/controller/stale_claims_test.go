@@ -62,16 +62,16 @@ func TestStaleClaims(t *testing.T) {
 	}{
 		"inherited":                    {web, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, []string{"203.0.113.2 1"}},
 		"inherited from an operator":   {web, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, []string{"203.0.113.2 1"}},
-		"inherited, not of any pool":   {web, []*millracev1beta1.VIP{claimed("198.51.100.1", "former", nil)}, []string{"198.51.100.1 1"}},
+		"inherited, outside of pools":  {web, []*millracev1beta1.VIP{claimed("198.51.100.1", "former", nil)}, []string{"198.51.100.1 1"}},
 		"being released":               {web, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", releasing)}, []string{"203.0.113.3 1"}},
-		"two claims, one is needed":    {web, []*millracev1beta1.VIP{claimed("203.0.113.1", "a", nil), claimed("203.0.113.2", "b", nil)}, []string{"203.0.113.1 1"}},
-		"none is needed":               {web, []*millracev1beta1.VIP{claimed("203.0.113.1", "1", nil), claimed("203.0.113.2", "b", nil)}, []string{"203.0.113.1 1"}},
+		"two claims, one required":     {web, []*millracev1beta1.VIP{claimed("203.0.113.1", "a", nil), claimed("203.0.113.2", "b", nil)}, []string{"203.0.113.1 1"}},
+		"no claim required":            {web, []*millracev1beta1.VIP{claimed("203.0.113.1", "1", nil), claimed("203.0.113.2", "b", nil)}, []string{"203.0.113.1 1"}},
 		"both families":                {ours("web", dualStack), []*millracev1beta1.VIP{claimed("2001:db8::7", "a", nil), claimed("203.0.113.2", "a", nil)}, []string{"2001:db8::7 1", "203.0.113.2 1"}},
-		"no load balancer":             {ours("web", toClusterIP), []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, nil},
+		"not a load balancer":          {ours("web", toClusterIP), []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, nil},
 		"restored before its Service":  {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", nil)}, []string{"203.0.113.2 "}},
 		"restored with field managers": {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(-time.Hour))}, []string{"203.0.113.2 "}},
 		"restored while released":      {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", releasing)}, nil},
-		"of a deleted Service":         {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, nil},
+		"claim of a deleted Service":   {nil, []*millracev1beta1.VIP{claimed("203.0.113.2", "former", byOperator(0))}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			objects := []client.Object{poolOf(millracev1beta1.ReclaimDelete)}

@@ -114,8 +114,8 @@ func TestQueueSurvivesOperatorRestart(t *testing.T) {
 		line     []string
 	}{
 		"by condition":        {map[string]func(*corev1.Service){"a": waiting(7), "b": waiting(5), "c": waiting(6)}, []string{"b", "c", "a"}},
-		"never looked at":     {map[string]func(*corev1.Service){"a": created(7), "b": created(5), "c": waiting(6)}, []string{"b", "c", "a"}},
-		"by name at the last": {map[string]func(*corev1.Service){"c": created(5), "b": created(5), "a": created(5)}, []string{"a", "b", "c"}},
+		"without a condition": {map[string]func(*corev1.Service){"a": created(7), "b": created(5), "c": waiting(6)}, []string{"b", "c", "a"}},
+		"by name":             {map[string]func(*corev1.Service){"c": created(5), "b": created(5), "a": created(5)}, []string{"a", "b", "c"}},
 	} {
 		for _, first := range test.line {
 			t.Run(fmt.Sprintf("%s, %s first", name, first), func(t *testing.T) {

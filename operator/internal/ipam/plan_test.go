@@ -105,7 +105,7 @@ var newAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"198.51.100.129"}, create: []string{"198.51.100.129"},
 	},
 	{
-		name:    "then by name",
+		name:    "pools of equal priority by name",
 		vips:    []VIP{vip("198.51.100.129", "z-high", other), vip("198.51.100.130", "z-high", other)},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.1"}, create: []string{"203.0.113.1"},
 	},
@@ -123,7 +123,7 @@ var newAddresses = []planCase{
 		create: []string{"198.51.100.1", "2001:db8:1::1"},
 	},
 	{
-		name:    "two pools when no one has both",
+		name:    "two pools if none has both families",
 		vips:    []VIP{vip("2001:db8:1::1", "dual", other)},
 		request: Request{Families: dual, RequireAll: true}, addresses: []string{"198.51.100.129", "2001:db8::1"},
 		create: []string{"198.51.100.129", "2001:db8::1"},
@@ -138,17 +138,17 @@ var newAddresses = []planCase{
 		request: Request{Families: dual, RequireAll: true, Eligible: []string{"a"}}, refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "one of two will do",
+		name:    "one of two families is sufficient",
 		request: Request{Families: dual, Eligible: []string{"a"}}, addresses: []string{"203.0.113.1"}, create: []string{"203.0.113.1"},
 	},
 	{
-		name:    "one of two will do, and the exhaustion of the other is told",
+		name:    "one of two families is sufficient, exhaustion of the other is reported",
 		vips:    []VIP{vip("2001:db8::1", "b", other), vip("2001:db8::2", "b", other)},
 		request: Request{Families: dual, Eligible: []string{"a", "b"}}, addresses: []string{"203.0.113.1"}, create: []string{"203.0.113.1"},
 		refusals: []Reason{PoolExhausted},
 	},
 	{
-		name:    "neither of two",
+		name:    "no family available",
 		request: Request{Families: dual, Eligible: []string{}}, refusals: []Reason{NoMatchingPool, NoMatchingPool}, unsatisfied: true,
 	},
 	{
@@ -157,11 +157,11 @@ var newAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}}, refusals: []Reason{PoolExhausted}, unsatisfied: true,
 	},
 	{
-		name:    "a pool that must be asked for",
+		name:    "pool without auto-assignment",
 		request: Request{Families: single, RequireAll: true, Eligible: []string{"kept"}}, refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "the pool that is asked for",
+		name:    "requested pool",
 		request: Request{Families: single, RequireAll: true, Pool: "kept"}, addresses: []string{"198.51.100.200"}, create: []string{"198.51.100.200"},
 	},
 	{
@@ -169,16 +169,16 @@ var newAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true, Pool: "a", Eligible: []string{"kept"}}, refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "a pool that does not exist",
+		name:    "unknown pool",
 		request: Request{Families: single, RequireAll: true, Pool: "none"}, refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "what the status tells, when it is free",
+		name:    "address in the status, free",
 		request: Request{Families: single, RequireAll: true, Hints: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},
 		create: []string{"203.0.113.2"},
 	},
 	{
-		name:    "what the status tells, when it is not free",
+		name:    "address in the status, in use",
 		vips:    []VIP{vip("203.0.113.2", "a", other)},
 		request: Request{Families: single, RequireAll: true, Hints: addresses("203.0.113.2")}, addresses: []string{"198.51.100.129"},
 		create: []string{"198.51.100.129"},
@@ -187,12 +187,12 @@ var newAddresses = []planCase{
 
 var keptAddresses = []planCase{
 	{
-		name:    "kept though a better pool has come",
+		name:    "kept although a better pool exists",
 		vips:    []VIP{vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.2"},
 	},
 	{
-		name:    "kept though the pool is gone",
+		name:    "kept although the pool was deleted",
 		vips:    []VIP{vip("203.0.113.77", "gone", web)},
 		request: Request{Families: single, RequireAll: true, Eligible: []string{}}, addresses: []string{"203.0.113.77"},
 	},
@@ -202,69 +202,69 @@ var keptAddresses = []planCase{
 		request: Request{Families: dual, RequireAll: true}, addresses: []string{"198.51.100.1", "2001:db8:1::1"}, create: []string{"2001:db8:1::1"},
 	},
 	{
-		name:    "kept while the second family cannot be had",
+		name:    "kept while the second family is not available",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: dual, RequireAll: true, Eligible: []string{"a"}}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "a family that is not wanted any more is released",
+		name:    "address of a removed family is released",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("2001:db8::1", "b", web)},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.1"}, release: []string{"2001:db8::1"},
 	},
 	{
-		name:    "of two in a family the one in the status stays",
+		name:    "of two addresses in a family, the one in the status is kept",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true, Hints: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},
 		release: []string{"203.0.113.1"},
 	},
 	{
-		name:    "a claim made manually, of any address, is taken up",
+		name:    "a manual claim of any address is used",
 		vips:    []VIP{vip("203.0.113.99", "", Owner{Namespace: "shop", Name: "web"})},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.99"}, bind: []string{"203.0.113.99"},
 	},
 	{
-		name:    "a claim made manually moves nothing that is assigned, and stays",
+		name:    "a manual claim moves no assigned address and is kept",
 		vips:    []VIP{vip("203.0.113.1", "", Owner{Namespace: "shop", Name: "web"}), vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true}, addresses: []string{"203.0.113.2"},
 	},
 	{
-		name:    "the claim of an earlier Service of the name is not ours",
+		name:    "a claim of a previous Service with the same name is ignored",
 		vips:    []VIP{vip("203.0.113.1", "a", Owner{Namespace: "shop", Name: "web", UID: "0"})},
 		request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 	},
 	{
-		name:    "moved to the pool that is asked for",
+		name:    "moved to the requested pool",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: single, RequireAll: true, Pool: "kept"}, addresses: []string{"198.51.100.200"},
 		create: []string{"198.51.100.200"}, release: []string{"203.0.113.1"},
 	},
 	{
-		name:    "not moved when the pool that is asked for has nothing",
+		name:    "not moved if the requested pool is exhausted",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: single, RequireAll: true, Pool: "b"}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "kept when the pool that is asked for does not exist, and told",
+		name:    "kept if the requested pool does not exist, and reported",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: single, RequireAll: true, Pool: "none"}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "kept, also where one family would do, when the pool that is asked for does not exist",
+		name:    "kept, even with an optional family, if the requested pool does not exist",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: dual, Pool: "none"}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{NoMatchingPool, NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "reserved manually outside of pools, when the pool that is asked for does not exist",
+		name:    "reserved manually outside of pools, requested pool does not exist",
 		vips:    []VIP{vip("203.0.113.99", "", web)},
 		request: Request{Families: single, RequireAll: true, Pool: "none"}, addresses: []string{"203.0.113.99"},
 		refusals: []Reason{NoMatchingPool}, unsatisfied: true,
 	},
 	{
-		name:    "kept when the pool that is asked for is full",
+		name:    "kept if the requested pool is full",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("198.51.100.200", "kept", other), vip("198.51.100.201", "kept", other)},
 		request: Request{Families: single, RequireAll: true, Pool: "kept"}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{PoolExhausted}, unsatisfied: true,
@@ -273,45 +273,45 @@ var keptAddresses = []planCase{
 
 var requestedAddresses = []planCase{
 	{
-		name:    "several of a family, in the order in which they are asked for",
+		name:    "several addresses of a family, in the requested order",
 		request: Request{Families: []Family{IPv6, IPv4}, RequireAll: true, Addresses: addresses("203.0.113.2", "198.51.100.200")},
 
 		addresses: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"}, create: []string{"2001:db8::1", "203.0.113.2", "198.51.100.200"},
 	},
 	{
-		name:    "one of several is in use: all or nothing",
+		name:    "one of several requested addresses is in use: all or nothing",
 		vips:    []VIP{vip("203.0.113.1", "a", other)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.1", "203.0.113.2")},
 
 		refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
-		name:    "one more, and what is there stays",
+		name:    "one more requested address, existing ones are kept",
 		vips:    []VIP{vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.1", "203.0.113.2")},
 
 		addresses: []string{"203.0.113.1", "203.0.113.2"}, create: []string{"203.0.113.1"},
 	},
 	{
-		name:    "one of several cannot be had: another one is kept in its place",
+		name:    "one of several requested addresses is not available: another is kept",
 		vips:    []VIP{vip("203.0.113.1", "a", other), vip("198.51.100.129", "z-high", web)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2", "203.0.113.1")},
 
 		addresses: []string{"203.0.113.2", "198.51.100.129"}, create: []string{"203.0.113.2"}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
-		name:    "several that are not asked for any more: one is kept",
+		name:    "several addresses no longer requested: one is kept",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true, Hints: addresses("203.0.113.2")},
 
 		addresses: []string{"203.0.113.2"}, release: []string{"203.0.113.1"},
 	},
 	{
-		name:    "given",
+		name:    "requested address",
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 	},
 	{
-		name:    "given from a pool that must be asked for, the other family as usual",
+		name:    "requested address without auto-assignment, other family as usual",
 		request: Request{Families: dual, RequireAll: true, Addresses: addresses("198.51.100.201")}, addresses: []string{"198.51.100.201", "2001:db8::1"},
 		create: []string{"198.51.100.201", "2001:db8::1"},
 	},
@@ -321,62 +321,62 @@ var requestedAddresses = []planCase{
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
 	},
 	{
-		name:    "reserved for another",
+		name:    "reserved for another Service",
 		vips:    []VIP{vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "other"})},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
-		name:    "held, but of another pool than the one that is asked for",
+		name:    "held, but not from the requested pool",
 		vips:    []VIP{vip("203.0.113.2", "a", web)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Pool: "kept"}, addresses: []string{"203.0.113.2"},
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
-		name:    "in use",
+		name:    "address in use",
 		vips:    []VIP{vip("203.0.113.2", "a", other)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
-		name:    "of no pool",
+		name:    "address outside of pools",
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.50")}, refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
-		name:    "of a pool that does not select the Service, though a VIP is reserved",
+		name:    "pool does not select the Service, although a VIP is reserved",
 		vips:    []VIP{vip("203.0.113.2", "a")},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Eligible: []string{"kept"}},
 
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
-		name:    "of another pool than the one that is asked for",
+		name:    "address not from the requested pool",
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2"), Pool: "kept"},
 
 		refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},
 	{
-		name:    "of a family that the Service does not have",
+		name:    "address of a family that the Service does not have",
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("2001:db8::1")}, addresses: []string{"198.51.100.129"},
 		create: []string{"198.51.100.129"}, refusals: []Reason{NotRequested}, unsatisfied: true,
 	},
 	{
-		name:    "held already, of a pool that is gone",
+		name:    "held, but the pool was deleted",
 		vips:    []VIP{vip("203.0.113.77", "gone", web)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.77")}, addresses: []string{"203.0.113.77"},
 	},
 	{
-		name:    "moved to",
+		name:    "moved to the requested address",
 		vips:    []VIP{vip("203.0.113.1", "a", web)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.2"},
 		create: []string{"203.0.113.2"}, release: []string{"203.0.113.1"},
 	},
 	{
-		name:    "not moved to when in use",
+		name:    "not moved to an address in use",
 		vips:    []VIP{vip("203.0.113.1", "a", web), vip("203.0.113.2", "a", other)},
 		request: Request{Families: single, RequireAll: true, Addresses: addresses("203.0.113.2")}, addresses: []string{"203.0.113.1"},
 		refusals: []Reason{AddressInUse}, unsatisfied: true,
 	},
 	{
-		name:    "refused for one family, the other is served when one will do",
+		name:    "refused for one family, other family assigned if one is sufficient",
 		request: Request{Families: dual, Addresses: addresses("203.0.113.50")}, addresses: []string{"2001:db8::1"},
 		create: []string{"2001:db8::1"}, refusals: []Reason{AddressNotInPool}, unsatisfied: true,
 	},

@@ -22,26 +22,26 @@ func TestQuota(t *testing.T) {
 	manual := vip("203.0.113.2", "", Owner{Namespace: "shop", Name: "later"})
 	for _, test := range []planCase{
 		{
-			name: "room for one more", vips: []VIP{has},
+			name: "quota for one more address", vips: []VIP{has},
 			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 2}},
 			addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 		},
 		{
-			name: "no room", vips: []VIP{has},
+			name: "quota exhausted", vips: []VIP{has},
 			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "none at all", request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 0}},
+			name: "quota of zero", request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 0}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "of others' addresses none counts", vips: []VIP{vip("203.0.113.1", "a", elsewhere), vip("198.51.100.129", "z-high", other)},
+			name: "addresses of other namespaces do not count", vips: []VIP{vip("203.0.113.1", "a", elsewhere), vip("198.51.100.129", "z-high", other)},
 			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
 			addresses: []string{"203.0.113.2"}, create: []string{"203.0.113.2"},
 		},
 		{
-			name: "the next pool", vips: []VIP{has},
+			name: "quota exhausted, next pool used", vips: []VIP{has},
 			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a", "dual"}, Quotas: map[string]int{"a": 1}},
 			addresses: []string{"198.51.100.1"}, create: []string{"198.51.100.1"},
 		},
@@ -51,44 +51,44 @@ func TestQuota(t *testing.T) {
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "one is better than none", vips: []VIP{vip("198.51.100.3", "dual", other)},
+			name: "quota for one of two families", vips: []VIP{vip("198.51.100.3", "dual", other)},
 			request:   Request{Families: dual, Eligible: []string{"dual"}, Quotas: map[string]int{"dual": 2}},
 			addresses: []string{"198.51.100.1"}, create: []string{"198.51.100.1"}, refusals: []Reason{QuotaExceeded},
 		},
 		{
-			name: "asked for", vips: []VIP{has},
+			name: "requested address above the quota", vips: []VIP{has},
 			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Addresses: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "a lower quota takes nothing away", vips: []VIP{has, vip("203.0.113.2", "a", web)},
+			name: "lowering the quota releases no address", vips: []VIP{has, vip("203.0.113.2", "a", web)},
 			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
 			addresses: []string{"203.0.113.2"},
 		},
 		{
-			name: "what the status tells is no way round", vips: []VIP{has},
+			name: "address in the status does not bypass the quota", vips: []VIP{has},
 			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Hints: addresses("203.0.113.2"), Quotas: map[string]int{"a": 1}},
 
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "reserved for the Service: paid already", vips: []VIP{has, vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "web"})},
+			name: "reserved for the Service: already counted", vips: []VIP{has, vip("203.0.113.2", "a", Owner{Namespace: "shop", Name: "web"})},
 			request:   Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 2}},
 			addresses: []string{"203.0.113.2"}, bind: []string{"203.0.113.2"},
 		},
 		{
-			name: "reserved for another: counts", vips: []VIP{manual},
+			name: "reserved for another Service: counted", vips: []VIP{manual},
 			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a"}, Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "shared within the namespace: once", vips: []VIP{keyed(has, "k")},
+			name: "shared within the namespace: counted once", vips: []VIP{keyed(has, "k")},
 			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"a": 1}},
 
 			addresses: []string{"203.0.113.1"}, bind: []string{"203.0.113.1"},
 		},
 		{
-			name: "shared with another namespace: in both", vips: []VIP{keyed(vip("203.0.113.1", "a", elsewhere), "k"), vip("203.0.113.2", "a", other)},
+			name: "shared with another namespace: counted in both", vips: []VIP{keyed(vip("203.0.113.1", "a", elsewhere), "k"), vip("203.0.113.2", "a", other)},
 			pools:   []Pool{byAll},
 			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"a": 1}},
 
@@ -100,14 +100,14 @@ func TestQuota(t *testing.T) {
 			addresses: []string{"203.0.113.1"}, bind: []string{"203.0.113.1"},
 		},
 		{
-			name: "shared: the quota of the VIP's pool", vips: []VIP{keyed(vip("203.0.113.1", "dual", elsewhere), "k")},
+			name: "shared: quota of the pool of the VIP", vips: []VIP{keyed(vip("203.0.113.1", "dual", elsewhere), "k")},
 			pools:   []Pool{byAll, poolDual},
 			request: Request{Families: single, RequireAll: true, Eligible: []string{"a"}, SharingKey: "k", Ports: []Port{{53, "TCP"}}, Quotas: map[string]int{"dual": 0}},
 
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},
 		{
-			name: "a full pool, and one without room", vips: []VIP{vip("198.51.100.1", "dual", other), vip("203.0.113.1", "a", other)},
+			name: "full pool and exhausted quota", vips: []VIP{vip("198.51.100.1", "dual", other), vip("203.0.113.1", "a", other)},
 			request:  Request{Families: single, RequireAll: true, Eligible: []string{"a", "dual"}, Quotas: map[string]int{"a": 1}},
 			refusals: []Reason{QuotaExceeded}, unsatisfied: true,
 		},

@@ -61,11 +61,11 @@ func (r Request) with(change func(*Request)) Request {
 
 var joinCases = []shareCase{
 	{
-		name: "the first of a key gets an address, and lists its ports", request: dnsRequest(tcp53, tcp80),
+		name: "first Service of a key gets an address and lists its ports", request: dnsRequest(tcp53, tcp80),
 		want: []string{"create 198.51.100.129 [53/TCP 80/TCP]"}, satisfied: true,
 	},
 	{
-		name: "the next one joins", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))}, request: dnsRequest(udp53),
+		name: "second Service joins", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))}, request: dnsRequest(udp53),
 		want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
@@ -75,42 +75,42 @@ var joinCases = []shareCase{
 		want:    []string{"bind 2001:db8::1 [53/UDP]", "bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name:    "one family with the other, one of its own",
+		name:    "one family shared, one separate",
 		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Families = dual }),
 		want:    []string{"bind 203.0.113.1 [53/UDP]", "create 2001:db8::1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "of a pool that must be asked for", vips: []VIP{claimed("198.51.100.200", "kept", keyed(other, "dns", tcp53))},
+		name: "pool without auto-assignment", vips: []VIP{claimed("198.51.100.200", "kept", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"bind 198.51.100.200 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name:    "the second address of the key, where the ports of the first are taken",
+		name:    "second address of the key if ports of the first are in use",
 		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.2 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "another address where a port is taken", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53))},
+		name: "another address if a port is in use", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53))},
 		request: dnsRequest(udp53, tcp80), want: []string{"create 198.51.100.129 [53/UDP 80/TCP]"}, satisfied: true,
 	},
 	{
-		name:    "one family with the other, another address of the other family",
+		name:    "one family shared, another address of the other family",
 		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", udp53)), claimed("2001:db8::1", "b", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Families = dual }),
 		want:    []string{"bind 2001:db8::1 [53/UDP]", "create 198.51.100.129 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "where the port is being given up it waits", vips: []VIP{claimed("203.0.113.1", "a", releasedClaim(other, "dns", udp53))},
+		name: "waits while the port is being released", vips: []VIP{claimed("203.0.113.1", "a", releasedClaim(other, "dns", udp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"a"} }),
 		refusals: []string{"PortConflict ports of 203.0.113.1 are already used: 53/UDP (Service shop/other)"},
 	},
 	{
-		name: "where a port is taken and no address is free it waits", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53)), vip("203.0.113.2", "a", stranger)},
+		name: "waits if a port is in use and no address is free", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53, udp53)), vip("203.0.113.2", "a", stranger)},
 		request:  dnsRequest(udp53, tcp80).with(func(r *Request) { r.Eligible = []string{"a"} }),
 		refusals: []string{`PortConflict the address with the sharing key "dns" is not available: ports of 203.0.113.1 are already used: 53/UDP (Service shop/other); no free IPv4 address in pool "a"`},
 	},
 	{
-		name: "all of them have to have the key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(stranger, "", tcp80))},
+		name: "all claims must have the key", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(stranger, "", tcp80))},
 		request: dnsRequest(udp53), refusals: []string{`AddressInUse`},
 	},
 	{
@@ -118,28 +118,28 @@ var joinCases = []shareCase{
 		want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "the key of another namespace is another key", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53))},
+		name: "the key of another namespace is a different key", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name:    "unless the pool lets all share",
+		name:    "unless the pool is shared by all namespaces",
 		vips:    []VIP{claimed("198.51.100.210", "shared", keyed(stranger, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"bind 198.51.100.210 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name:    "a key of other namespaces in a pool that is not for this Service",
+		name:    "key of other namespaces in a pool not available to the Service",
 		vips:    []VIP{claimed("198.51.100.210", "shared", keyed(stranger, "dns", tcp53))},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"a"} }),
 		want:    []string{"create 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name:     "the key's address is of a pool that is not for this Service",
+		name:     "address of the key is in a pool not available to the Service",
 		vips:     []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Eligible = []string{"kept"} }),
 		refusals: []string{"AddressNotInPool address 203.0.113.1 is not in any pool that selects this Service"},
 	},
 	{
-		name:    "the pool that is asked for comes before the key",
+		name:    "the requested pool has precedence over the key",
 		vips:    []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Pool = "kept" }),
 		want:    []string{"create 198.51.100.200 [53/UDP]"}, satisfied: true,
@@ -151,7 +151,7 @@ var joinCases = []shareCase{
 		refusals: []string{`AddressFull address 203.0.113.1 of pool "a" is already shared by 64 Services`},
 	},
 	{
-		name:    "another address where one is full",
+		name:    "another address if one is full",
 		vips:    []VIP{claimed("203.0.113.1", "a", manyClaims(maxClaims)...)},
 		request: dnsRequest(udp53), want: []string{"create 198.51.100.129 [53/UDP]"}, satisfied: true,
 	},
@@ -161,7 +161,7 @@ var joinCases = []shareCase{
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "what is written manually for a Service to come is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
+		name: "a manual claim for a future Service is not shared", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: Owner{Namespace: "shop", Name: "later"}})},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.1") }), refusals: []string{"AddressInUse"},
 	},
 }
@@ -180,19 +180,19 @@ var requestedCases = []shareCase{
 		refusals: []string{`AddressInUse address 203.0.113.2 of pool "a" is in use by Service shop/other`},
 	},
 	{
-		name:     "by address, of a Service without a key",
+		name:     "by address, no Service has the key",
 		vips:     []VIP{vip("203.0.113.2", "a", other)},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{`AddressInUse is in use by Service shop/other, which does not have the sharing key "dns"`},
 	},
 	{
-		name:     "by address, of another namespace: nobody squats on it",
+		name:     "by address, of another namespace: not shared",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(stranger, "dns", tcp53))},
 		request:  dnsRequest(udp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{`AddressInUse is in use by Service elsewhere/other, and the pool's sharingScope restricts each address to one namespace`},
 	},
 	{
-		name:     "by address, with a port that is taken",
+		name:     "by address, with a port in use",
 		vips:     []VIP{claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
 		request:  dnsRequest(tcp53).with(func(r *Request) { r.Addresses = addresses("203.0.113.2") }),
 		refusals: []string{"PortConflict ports of 203.0.113.2 are already used: 53/TCP (Service shop/other)"},
@@ -204,7 +204,7 @@ var requestedCases = []shareCase{
 		want:    []string{"bind 203.0.113.2 [53/UDP]", "release 203.0.113.1"}, satisfied: true,
 	},
 	{
-		name: "never joins the claim of an earlier Service of its name",
+		name: "a claim of a previous Service with the same name is not joined",
 		vips: []VIP{claimed("203.0.113.1", "a", keyed(Owner{Namespace: "shop", Name: "web", UID: "0"}, "dns", tcp53))},
 
 		request: dnsRequest(udp53), refusals: []string{"AddressInUse is in use by Service shop/web"},
@@ -213,7 +213,7 @@ var requestedCases = []shareCase{
 
 var heldCases = []shareCase{
 	{
-		name: "at rest", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		name: "unchanged", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
 		request: dnsRequest(udp53), satisfied: true,
 	},
 	{
@@ -221,57 +221,57 @@ var heldCases = []shareCase{
 		request: dnsRequest(udp53, tcp80), want: []string{"bind 203.0.113.1 [53/UDP 80/TCP]"}, satisfied: true,
 	},
 	{
-		name: "another port that the first has", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		name: "additional port of the first Service", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
 		request: dnsRequest(udp53, tcp53), refusals: []string{"PortConflict ports of 203.0.113.1 are already used: 53/TCP (Service shop/other)"},
 	},
 	{
-		name: "another port of the first that the second has", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53), keyed(other, "dns", udp53))},
+		name: "additional port of the first Service, used by the second", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53), keyed(other, "dns", udp53))},
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 []"}, refusals: []string{"PortConflict 53/UDP (Service shop/other)"},
 	},
 	{
-		name: "a port that two claims list manually is the first one's", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", tcp53, udp53))},
+		name: "a port listed in two manual claims belongs to the first", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", tcp53, udp53))},
 		request: dnsRequest(tcp53, udp53), want: []string{"bind 203.0.113.1 [53/UDP]"}, refusals: []string{"PortConflict"},
 	},
 	{
-		name: "and stays so", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53, udp53), keyed(other, "dns", tcp53))},
+		name: "port ownership is stable", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", tcp53, udp53), keyed(other, "dns", tcp53))},
 		request: dnsRequest(tcp53, udp53), satisfied: true,
 	},
 	{
-		name: "a key for an address of one's own", vips: []VIP{vip("203.0.113.1", "a", web)}, request: dnsRequest(udp53),
+		name: "key for an exclusive address", vips: []VIP{vip("203.0.113.1", "a", web)}, request: dnsRequest(udp53),
 		want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "a key that others have elsewhere moves nobody", vips: []VIP{vip("203.0.113.1", "a", web), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
+		name: "a key used elsewhere does not move the Service", vips: []VIP{vip("203.0.113.1", "a", web), claimed("203.0.113.2", "a", keyed(other, "dns", tcp53))},
 		request: dnsRequest(udp53), want: []string{"bind 203.0.113.1 [53/UDP]"},
 		refusals: []string{`OtherAddress Services with the sharing key "dns" also use address 203.0.113.2 (Service shop/other)`}, satisfied: true,
 	},
 	{
-		name: "nor is it told where it could not be had", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", udp53))},
+		name: "no refusal is reported for it", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53)), claimed("203.0.113.2", "a", keyed(other, "dns", udp53))},
 		request: dnsRequest(udp53), satisfied: true,
 	},
 	{
-		name: "without the key any more, but still shared", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53), keyed(other, "dns", tcp53))},
+		name: "key removed, still shared", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53), keyed(other, "dns", tcp53))},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "without the key any more, and alone", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53))},
+		name: "key removed, exclusive", vips: []VIP{claimed("203.0.113.1", "a", keyed(web, "dns", udp53))},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 []"}, satisfied: true,
 	},
 	{
-		name: "moved away from a shared address", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
+		name: "moved from a shared address", vips: []VIP{claimed("203.0.113.1", "a", keyed(other, "dns", tcp53), keyed(web, "dns", udp53))},
 		request: dnsRequest(udp53).with(func(r *Request) { r.Pool = "kept" }),
 		want:    []string{"create 198.51.100.200 [53/UDP]", "release 203.0.113.1"}, satisfied: true,
 	},
 	{
-		name: "the pool's scope was narrowed since", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53), keyed(web, "dns", udp53))},
+		name: "pool no longer shared by all namespaces", vips: []VIP{claimed("203.0.113.1", "a", keyed(stranger, "dns", tcp53), keyed(web, "dns", udp53))},
 		request: dnsRequest(udp53), satisfied: true,
 	},
 	{
-		name: "beside a claim that somebody wrote manually", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: web}, Claim{Owner: Owner{Namespace: "shop", Name: "other"}})},
+		name: "with a manual claim of another Service", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: web}, Claim{Owner: Owner{Namespace: "shop", Name: "other"}})},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 [53/UDP]"}, satisfied: true,
 	},
 	{
-		name: "written manually beside a Service that has not listed its ports", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: other}, Claim{Owner: Owner{Namespace: "shop", Name: "web"}})},
+		name: "manual claim with a Service without listed ports", vips: []VIP{claimed("203.0.113.1", "a", Claim{Owner: other}, Claim{Owner: Owner{Namespace: "shop", Name: "web"}})},
 		request: Request{Families: single, RequireAll: true, Ports: []Port{udp53}}, want: []string{"bind 203.0.113.1 []"}, satisfied: true,
 	},
 }

@@ -45,20 +45,20 @@ func TestAllocate(t *testing.T) {
 		want  int32
 		ok    bool
 	}{
-		"the first":                       {State{}, set(), 1, true},
-		"above the highest":               {State{}, set(3, 7), 8, true},
-		"above one that is gone":          {State{Highest: 8}, set(3, 7), 9, true},
-		"the last short one":              {State{}, set(Short - 1), Short, true},
-		"few short ones rest":             {State{Highest: Short, Free: []int32{9, 4}}, short, Short + 1, true},
-		"short ones before long ones":     {State{Highest: Short, Free: resters[1:]}, shortWithout, resters[1], true},
-		"one short one too many":          {State{Highest: Max, Free: resters}, without(resters...), resters[1], true},
-		"the last":                        {State{Highest: Max - 1}, without(Max), Max, true},
-		"free for longest":                {State{Highest: Max, Free: []int32{9, 4}}, without(4, 9), 9, true},
-		"just freed comes last":           {State{Highest: Max, Free: []int32{9}}, without(4, 9), 9, true},
-		"taken in between":                {State{Highest: Max, Free: []int32{9, 4}}, without(4), 4, true},
-		"all are in use":                  {State{Highest: Max}, full, 0, false},
-		"ids out of range are ignored":    {State{}, set(-1, 0, Max+1), 1, true},
-		"nothing is known, as after loss": {State{}, without(7, 12), 7, true},
+		"first id":                     {State{}, set(), 1, true},
+		"above the highest id":         {State{}, set(3, 7), 8, true},
+		"above a removed id":           {State{Highest: 8}, set(3, 7), 9, true},
+		"last short id":                {State{}, set(Short - 1), Short, true},
+		"few free short ids":           {State{Highest: Short, Free: []int32{9, 4}}, short, Short + 1, true},
+		"short ids before long ids":    {State{Highest: Short, Free: resters[1:]}, shortWithout, resters[1], true},
+		"one free short id too many":   {State{Highest: Max, Free: resters}, without(resters...), resters[1], true},
+		"last id":                      {State{Highest: Max - 1}, without(Max), Max, true},
+		"longest free id":              {State{Highest: Max, Free: []int32{9, 4}}, without(4, 9), 9, true},
+		"recently freed id last":       {State{Highest: Max, Free: []int32{9}}, without(4, 9), 9, true},
+		"free id used in between":      {State{Highest: Max, Free: []int32{9, 4}}, without(4), 4, true},
+		"all ids in use":               {State{Highest: Max}, full, 0, false},
+		"ids out of range are ignored": {State{}, set(-1, 0, Max+1), 1, true},
+		"state lost":                   {State{}, without(7, 12), 7, true},
 	} {
 		observed := test.state.Observe(test.used)
 		if id, _, ok := observed.Allocate(); id != test.want || ok != test.ok || observed.Highest > Max {

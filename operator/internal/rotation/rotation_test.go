@@ -82,59 +82,59 @@ func TestNext(t *testing.T) {
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase - time.Second,
 		},
 		{
-			name: "all accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(MinPhase),
+			name: "all nodes accept", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(MinPhase),
 			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{
-			name:  "one does not accept",
+			name:  "one node does not accept",
 			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: start.Add(time.Hour),
 			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1)}),
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2},
 			waits: []string{"c"}, again: 23 * time.Hour,
 		},
 		{
-			name:  "one never accepts",
+			name:  "one node never accepts",
 			state: state(tunnelkey.Publishing, 1, true, 1, 2), now: late,
 			nodes: append(both(ring(1, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1)}),
 			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2}, left: []string{"c"}, again: MinPhase,
 		},
 		{
-			name:  "one sends with the old key",
+			name:  "one node sends with the old key",
 			state: state(tunnelkey.Switching, 2, true, 1, 2), now: start.Add(time.Hour),
 			nodes: append(both(ring(2, true, 1, 2)), Node{Name: "c", Ring: ring(1, true, 1, 2)}),
 			phase: tunnelkey.Switching, sending: 2, required: true, accepted: []uint32{1, 2},
 			waits: []string{"c"}, again: 23 * time.Hour,
 		},
 		{
-			name: "all send", state: state(tunnelkey.Switching, 2, true, 1, 2), nodes: both(ring(2, true, 1, 2)), now: start.Add(time.Minute),
+			name: "all nodes send", state: state(tunnelkey.Switching, 2, true, 1, 2), nodes: both(ring(2, true, 1, 2)), now: start.Add(time.Minute),
 			phase: tunnelkey.Steady, sending: 2, required: true, accepted: []uint32{2}, again: MinPhase,
 		},
 		{
-			name:  "an agent without tags holds the first key up for ever",
+			name:  "an agent without tags blocks the first key",
 			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), old), now: late.Add(1000 * time.Hour),
 			phase: tunnelkey.Publishing, accepted: []uint32{1}, waits: []string{"old"},
 		},
 		{
-			name:  "a node that is lost does not",
+			name:  "a recently lost node does not block",
 			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), lost(ring(0, false), start)), now: late,
 			phase: tunnelkey.Switching, sending: 1, accepted: []uint32{1}, left: []string{"lost"}, again: MinPhase,
 		},
 		{
-			name:  "a node that is lost for an hour does",
+			name:  "a node lost for an hour blocks",
 			state: state(tunnelkey.Publishing, 0, false, 1), nodes: append(both(ring(0, false, 1)), lost(ring(0, false), start)), now: start.Add(time.Hour),
 			phase: tunnelkey.Publishing, accepted: []uint32{1}, waits: []string{"lost"}, again: 23 * time.Hour,
 		},
 		{
-			name: "all tag", state: state(tunnelkey.Steady, 1, false, 1), nodes: both(ring(1, false, 1)), now: start.Add(MinPhase),
+			name: "all nodes tag", state: state(tunnelkey.Steady, 1, false, 1), nodes: both(ring(1, false, 1)), now: start.Add(MinPhase),
 			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: MinPhase,
 		},
 		{
-			name:  "one does not tag",
+			name:  "one node does not tag",
 			state: state(tunnelkey.Steady, 1, false, 1), nodes: append(both(ring(1, false, 1)), old), now: late,
 			phase: tunnelkey.Steady, sending: 1, accepted: []uint32{1}, waits: []string{"old"}, again: 29 * 24 * time.Hour,
 		},
 		{
-			name: "young", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), now: start.Add(24 * time.Hour),
+			name: "recent key", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), now: start.Add(24 * time.Hour),
 			phase: tunnelkey.Steady, sending: 1, required: true, accepted: []uint32{1}, again: 29 * 24 * time.Hour,
 		},
 		{
@@ -142,7 +142,7 @@ func TestNext(t *testing.T) {
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{
-			name: "asked for", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), isRequested: true, now: start.Add(time.Hour),
+			name: "rotation requested", state: state(tunnelkey.Steady, 1, true, 1), nodes: both(ring(1, true, 1)), isRequested: true, now: start.Add(time.Hour),
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase,
 		},
 		{

@@ -24,14 +24,14 @@ func TestPathsVerified(t *testing.T) {
 		status   metav1.ConditionStatus
 		reason   string
 	}{
-		"no session":       {nil, metav1.ConditionUnknown, unknown},
-		"another LBPeer":   {[]canary.Verdict{verdict("tor2", "198.51.100.1", missing)}, metav1.ConditionUnknown, unknown},
-		"reached":          {[]canary.Verdict{verdict("tor1", "198.51.100.1", good)}, metav1.ConditionTrue, good},
-		"not known":        {[]canary.Verdict{verdict("tor1", "198.51.100.1", unknown)}, metav1.ConditionUnknown, unknown},
-		"not to be known":  {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed)}, metav1.ConditionUnknown, hashed},
-		"known of another": {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionTrue, good},
-		"one of two":       {[]canary.Verdict{verdict("tor1", "198.51.100.1", missing), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionFalse, missing},
-		"the other of two": {[]canary.Verdict{verdict("tor1", "198.51.100.1", good), verdict("tor1", "198.51.100.9", missing)}, metav1.ConditionFalse, missing},
+		"no session":               {nil, metav1.ConditionUnknown, unknown},
+		"other LBPeer":             {[]canary.Verdict{verdict("tor2", "198.51.100.1", missing)}, metav1.ConditionUnknown, unknown},
+		"reached":                  {[]canary.Verdict{verdict("tor1", "198.51.100.1", good)}, metav1.ConditionTrue, good},
+		"unknown result":           {[]canary.Verdict{verdict("tor1", "198.51.100.1", unknown)}, metav1.ConditionUnknown, unknown},
+		"result not determinable":  {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed)}, metav1.ConditionUnknown, hashed},
+		"known for another router": {[]canary.Verdict{verdict("tor1", "198.51.100.1", hashed), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionTrue, good},
+		"one of two":               {[]canary.Verdict{verdict("tor1", "198.51.100.1", missing), verdict("tor1", "198.51.100.9", good)}, metav1.ConditionFalse, missing},
+		"second of two routers":    {[]canary.Verdict{verdict("tor1", "198.51.100.1", good), verdict("tor1", "198.51.100.9", missing)}, metav1.ConditionFalse, missing},
 	} {
 		t.Run(name, func(t *testing.T) {
 			peer := &millracev1beta1.LBPeer{ObjectMeta: metav1.ObjectMeta{Name: "tor1"}}

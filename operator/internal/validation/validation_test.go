@@ -52,7 +52,7 @@ func TestValidate(t *testing.T) {
 
 		problems, notes, ports []string
 	}{
-		{name: "nothing amiss", spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}},
+		{name: "no problem", spec: corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}, {Port: 53, Protocol: "UDP"}}},
 			selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones},
 		{name: "no advertisement", problems: []string{
 			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
@@ -76,16 +76,16 @@ func TestValidate(t *testing.T) {
 					"so no node answers for it: add addresses of the nodes' network to the pool, or list the interfaces in " +
 					"spec.l2.interfaces of the VIPAdvertisement",
 			}},
-		{name: "no node has the network, and routers are told", selects: []millracev1beta1.VIPAdvertisementSpec{links, all}},
-		{name: "another load balancer", selects: []millracev1beta1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
+		{name: "no node has the network, but routers are notified", selects: []millracev1beta1.VIPAdvertisementSpec{links, all}},
+		{name: "status conflict with another load balancer", selects: []millracev1beta1.VIPAdvertisementSpec{all}, foreign: "198.51.100.7", contested: true, problems: []string{
 			"StatusConflict another controller repeatedly overwrites the Service's status, so Millrace writes it only every 30 s: " +
 				"stop that controller for this Service; metadata.managedFields names it",
 			"ForeignAddress status.loadBalancer.ingress also has 198.51.100.7, which is not a VIP of the Service: " +
 				"stop the other load balancer for this Service, then remove the entry",
 		}},
-		{name: "of one pool only", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
+		{name: "advertisement for one pool only", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}},
 			problems: []string{"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it"}},
-		{name: "one for each pool", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}, {Pools: []string{"four"}}}},
+		{name: "one advertisement per pool", selects: []millracev1beta1.VIPAdvertisementSpec{{Pools: []string{"six"}}, {Pools: []string{"four"}}}},
 		{name: "other labels", selects: []millracev1beta1.VIPAdvertisementSpec{gold}, services: []labels.Set{{"tier": "tin"}}, problems: []string{
 			"NotSelected no VIPAdvertisement selects 203.0.113.1, so no node announces it",
 			"NotSelected no VIPAdvertisement selects 2001:db8::1, so no node announces it",
@@ -102,15 +102,15 @@ func TestValidate(t *testing.T) {
 			{Port: 3, Protocol: sctp, TargetPort: intstr.FromInt32(4)}, {Port: 3, TargetPort: intstr.FromInt32(4)},
 		}}, problems: []string{"Unsupported spec.ports[2].targetPort: 4 differs from port 3: ports of SCTP are not translated, because its checksum covers the whole packet"},
 			ports: []string{"203.0.113.1 3/SCTP Unsupported", "2001:db8::1 3/SCTP Unsupported"}},
-		{name: "another protocol", selects: []millracev1beta1.VIPAdvertisementSpec{all},
+		{name: "unsupported protocol", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			spec:     corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 5, Protocol: "QUIC"}}},
 			problems: []string{"Unsupported spec.ports[0].protocol: QUIC is not supported: must be TCP, UDP or SCTP"},
 			ports:    []string{"203.0.113.1 5/QUIC Unsupported", "2001:db8::1 5/QUIC Unsupported"}},
-		{name: "a port of another Service", selects: []millracev1beta1.VIPAdvertisementSpec{all},
+		{name: "port of another Service", selects: []millracev1beta1.VIPAdvertisementSpec{all},
 			conflicts: []ipam.Conflict{{Address: v6, Port: ipam.Port{Number: 53, Protocol: "UDP"}, Owner: ipam.Owner{Namespace: "shop", Name: "dns"}}},
 			problems:  []string{"PortConflict port 53/UDP of 2001:db8::1 belongs to Service shop/dns"},
 			ports:     []string{"2001:db8::1 53/UDP PortConflict"}},
-		{name: "no room", selects: []millracev1beta1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
+		{name: "over capacity", selects: []millracev1beta1.VIPAdvertisementSpec{all}, overCapacity: "node1 and others", problems: []string{
 			"MapFull the maps are too full for the whole Service on node1 and others: raise the agents' flag that the LBNodeReport names",
 		}},
 		{name: "too many zones", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
@@ -119,7 +119,7 @@ func TestValidate(t *testing.T) {
 			}},
 		{name: "too many zones, under policy Local", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1,
 			spec: corev1.ServiceSpec{TrafficDistribution: &prefer, ExternalTrafficPolicy: "Local"}},
-		{name: "too many zones, not asked for", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1},
+		{name: "too many zones, distribution not requested", selects: []millracev1beta1.VIPAdvertisementSpec{all}, zones: MaxZones + 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

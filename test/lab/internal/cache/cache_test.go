@@ -44,10 +44,10 @@ func TestKeyChanges(t *testing.T) {
 	want := key(base, testTree(), "go1")
 
 	for name, same := range map[string]string{
-		"again":             key(base, testTree(), "go1"),
-		"other words":       key(base, with("tool/README.md", "more"), "go1"),
-		"other tests":       key(base, with("tool/main_test.go", "package x"), "go1"),
-		"another directory": key(base, with("other/main.go", "package x"), "go1"),
+		"again":            key(base, testTree(), "go1"),
+		"other text files": key(base, with("tool/README.md", "more"), "go1"),
+		"other tests":      key(base, with("tool/main_test.go", "package x"), "go1"),
+		"other directory":  key(base, with("other/main.go", "package x"), "go1"),
 	} {
 		if same != want {
 			t.Errorf("%s: the key changed", name)

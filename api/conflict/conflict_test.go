@@ -75,7 +75,6 @@ func TestRareOverwrites(t *testing.T) {
 	}
 }
 
-// TestClockSetBack checks that setting back the clock does not extend a pause.
 func TestClockSetBack(t *testing.T) {
 	r := newSharedStatus()
 	for range Overwrites + 1 {

@@ -173,8 +173,7 @@ type Trace struct {
 	Steps     []Step `json:"steps"`
 
 	Verdict Verdict `json:"verdict"`
-	// Reason is the reason of a Dropped packet.
-	Reason string `json:"reason,omitempty"`
+	Reason  string  `json:"reason,omitempty"`
 	// Service is "namespace/name" of the frontend's Service.
 	Service  string         `json:"service,omitempty"`
 	NextNode string         `json:"nextNode,omitempty"`

@@ -125,7 +125,7 @@ func (s sharedAggregates) add(pair *advertisementPair, vip *AdvertisedVIP, overr
 				have.by = pair
 			}
 		case len(have.vips) == 0 || have.vips[len(have.vips)-1] != vip.Address:
-			// Several pairs can add the same VIP; it is then the last one.
+			// If several pairs add the VIP, it is already the last one.
 			have.vips = append(have.vips, vip.Address)
 		}
 	}

@@ -11,7 +11,6 @@ import (
 	"testing"
 )
 
-// TestRequests compares the requests that the commands send to the agent's socket.
 func TestRequests(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "agent.sock")
 	listener, err := net.Listen("unix", socket)

@@ -10,7 +10,6 @@ import (
 	"github.com/millrace-lb/millrace/hack/catalogue"
 )
 
-// TestReference checks the flags in docs/reference.md.
 func TestReference(t *testing.T) {
 	flags := program.Flags("operator", io.Discard)
 	_ = register(flags)

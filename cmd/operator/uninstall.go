@@ -113,7 +113,6 @@ func (u uninstallation) prepare(ctx context.Context) error {
 	return u.remove(ctx, agents, u.client.AppsV1().DaemonSets(u.namespace).Delete)
 }
 
-// checkConfirmed returns an error unless the removal of addresses is confirmed.
 func (u uninstallation) checkConfirmed(ctx context.Context, services []corev1.Service) error {
 	if u.release {
 		return nil

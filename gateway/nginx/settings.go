@@ -26,17 +26,15 @@ type Settings struct {
 	UpstreamVhost string
 	// ForwardedPrefix is the value of header X-Forwarded-Prefix in rewritten requests.
 	ForwardedPrefix string
-	// Aliases are additional names of the Ingress's hosts.
-	Aliases  []string
-	Protocol Protocol
-	// VerifyBackend requires verification of backend certificates.
-	VerifyBackend  bool
-	Retry          *Retry
-	CORS           *CORS
-	Session        *Session
-	Canary         *Canary
-	Mirror         *Mirror
-	SSLPassthrough bool
+	Aliases         []string
+	Protocol        Protocol
+	VerifyBackend   bool
+	Retry           *Retry
+	CORS            *CORS
+	Session         *Session
+	Canary          *Canary
+	Mirror          *Mirror
+	SSLPassthrough  bool
 	// Headers are the header changes of configuration-snippet, or nil.
 	Headers *Headers
 	// CustomHeaders is the ConfigMap with response headers: "name" or "namespace/name".
@@ -127,7 +125,6 @@ type Auth struct {
 type Limits struct {
 	PerSecond, PerMinute, Connections uint32
 	// Burst is the multiple of the rate that is admitted as a burst.
-	Burst uint32
-	// Exempt are the prefixes of clients without these limits.
+	Burst  uint32
 	Exempt []netip.Prefix
 }

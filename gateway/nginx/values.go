@@ -83,7 +83,6 @@ func splitList(text string) []string {
 	return found
 }
 
-// maxPrefixes is the maximum length of a list of prefixes.
 const maxPrefixes = 10_000
 
 func parsePrefixes(text string) ([]netip.Prefix, error) {

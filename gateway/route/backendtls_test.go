@@ -141,7 +141,6 @@ func backendOf(t *testing.T, result *model.Result, name string) *resource.Backen
 	return nil
 }
 
-// TestProxyProtocolAnnotation checks that the annotation applies to passthrough routes only.
 func TestProxyProtocolAnnotation(t *testing.T) {
 	for value, want := range map[string]struct {
 		header  bool

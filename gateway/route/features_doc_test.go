@@ -15,8 +15,6 @@ import (
 	"github.com/millrace-lb/millrace/gateway/route/internal/gatewayapi"
 )
 
-// TestFeaturesAreDocumented compares docs/gateway.md with the supported features and all features of Gateway
-// API.
 func TestFeaturesAreDocumented(t *testing.T) {
 	content, err := os.ReadFile("../../docs/gateway.md")
 	if err != nil {

@@ -169,7 +169,6 @@ func rulesByHost(result *model.Result, prefix string) map[string][]string {
 	return found
 }
 
-// TestReferencesExist checks that each referenced name and target port exists.
 func TestReferencesExist(t *testing.T) {
 	for file, objects := range scenarios(t) {
 		t.Run(file, func(t *testing.T) {

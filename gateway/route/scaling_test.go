@@ -18,7 +18,6 @@ import (
 	"github.com/millrace-lb/millrace/test/complexity"
 )
 
-// young returns the metadata of a tenant's i-th object.
 func young(kind string, i int) metav1.ObjectMeta {
 	return metav1.ObjectMeta{
 		Namespace: "tenant", Name: fmt.Sprintf("%s-%d", kind, i), Generation: 1, CreationTimestamp: metav1.NewTime(time.Unix(int64(1_700_000_000+i), 0)),

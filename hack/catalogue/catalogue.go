@@ -133,7 +133,6 @@ func unquoted(t *testing.T, text string) string {
 	return plain
 }
 
-// hold compares or writes a section of the page of metrics.
 func hold(t *testing.T, section, want string) {
 	t.Helper()
 	holdIn(t, Page, Update, section, want)

@@ -36,7 +36,7 @@ func items(expression string) string { return "@@items " + expression + "@@" }
 // entries returns the mark for additional entries of a map. It is a key with the value true.
 func entries(expression string) string { return "@@entries " + expression + "@@" }
 
-// labels is a key in place of Helm's labels.
+// labels is a key that expand replaces by Helm's labels.
 const labels = "@@labels"
 
 func marked(text string) bool { return strings.Contains(text, "@@") }

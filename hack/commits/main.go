@@ -17,7 +17,6 @@ import (
 	"strings"
 )
 
-// maxColumns is the maximum length of a subject.
 const maxColumns = 72
 
 // subject matches "area: verb object". The area is a package, a directory or a list of them.

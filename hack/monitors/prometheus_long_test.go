@@ -160,7 +160,6 @@ func TestDashboardsReferToMetrics(t *testing.T) {
 	hold(t, what, queries)
 }
 
-// TestObjects checks that the Prometheus operator supports all fields of its objects.
 func TestObjects(t *testing.T) {
 	var query request
 	var names []string

@@ -21,14 +21,12 @@ import (
 	"golang.org/x/mod/module"
 )
 
-// noticesFile is the name of the notices in archives and images.
 const noticesFile = "THIRD_PARTY_NOTICES"
 
 // sources are the directories of the modules and of Go's standard library, which contain license files.
 type sources struct {
 	modules, std string
-	// known caches the license files of modules.
-	known map[module.Version][]text
+	known        map[module.Version][]text
 }
 
 func findSources(ctx context.Context) (sources, error) {

@@ -88,7 +88,6 @@ func passwordFor(handler http.Handler) http.Handler {
 	})
 }
 
-// TestRelease builds a release twice and compares the results.
 func TestRelease(t *testing.T) {
 	server := httptest.NewServer(passwordFor(registry.New(registry.Logger(log.New(io.Discard, "", 0)))))
 	t.Cleanup(server.Close)

@@ -12,7 +12,6 @@ import (
 	"testing"
 )
 
-// TestImagesOfConfig checks that all images in config/ are part of the release.
 func TestImagesOfConfig(t *testing.T) {
 	_, err := withImages([]byte("  image: ghcr.io/millrace-lb/other:dev\n"), nil)
 	if err == nil || !strings.Contains(err.Error(), "images in hack/release") {

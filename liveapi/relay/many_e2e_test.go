@@ -69,7 +69,6 @@ func runAgents(address string) {
 	select {}
 }
 
-// TestManyAgents measures the cost of sending 100 changes per second to 2,500 agents.
 func TestManyAgents(t *testing.T) {
 	// cmd/liveapi sets the same value.
 	defer debug.SetGCPercent(debug.SetGCPercent(30))

@@ -63,7 +63,6 @@ func TestSameKeepsItsName(t *testing.T) {
 	}
 }
 
-// TestVersionsDependOnContent checks that the digest of a version depends on the content only.
 func TestVersionsDependOnContent(t *testing.T) {
 	one, two := NewServer(nil), NewServer(nil)
 	one.Advance(5)

@@ -223,7 +223,6 @@ func TestOwnerComesLater(t *testing.T) {
 	p.wantContents(t, map[string]string{"a": "1"})
 }
 
-// TestRejection checks that the controller records the rejected resources of an applied version.
 func TestRejection(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})

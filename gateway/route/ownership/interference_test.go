@@ -109,7 +109,6 @@ func (s *served) answer(host, path string, tls bool) (plan.Decision, bool) {
 	return s.Decide(port, plan.Request{Method: "GET", URL: &url.URL{Scheme: scheme, Host: host, Path: path}}), true
 }
 
-// compare compares the handling of requests for hosts of namespace a.
 func (w *world) compare(t *rapid.T, before, after *served, owner model.Object) (compared int) {
 	kind := owner.Kind
 	isShared := kind == "Gateway" || w.parameters.Data["hostOwnership"] == "InterNamespaceAllowed" ||

@@ -60,9 +60,9 @@ const (
 	DefaultBackend = "defaultBackend"
 	// DefaultCertificate is the certificate of hosts without a Secret: "namespace/secret".
 	DefaultCertificate = "defaultCertificate"
-	// SSLRedirect is the default of the annotation.
+	// SSLRedirect is the default of the annotation millrace.io/ssl-redirect.
 	SSLRedirect = "sslRedirect"
-	// DedicatedVIP is the default of the annotation.
+	// DedicatedVIP is the default of the annotation millrace.io/dedicated-vip.
 	DedicatedVIP = "dedicatedVIP"
 	// Annotations "ingress-nginx" enables the annotations of ingress-nginx.
 	Annotations = "annotations"

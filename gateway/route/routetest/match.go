@@ -25,12 +25,10 @@ type Request struct {
 
 // Answer is the result of Match.
 type Answer struct {
-	// Listener is the name of the matching listener, or empty.
 	Listener string
 	// Misdirected is true if another listener than that of the server name serves the host.
 	Misdirected bool
-	// Rule is the matching rule, or nil.
-	Rule *resource.Rule
+	Rule        *resource.Rule
 }
 
 // Match returns the first rule that matches in the most specific listener and group of the port.

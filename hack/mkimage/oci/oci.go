@@ -87,7 +87,6 @@ func Build(image Image) (v1.Image, error) {
 	return built, nil
 }
 
-// assemble returns an image with one layer, its configuration and its manifest.
 func assemble(image Image, layer v1.Layer) (v1.Image, error) {
 	base := mutate.ConfigMediaType(mutate.MediaType(empty.Image, types.OCIManifestSchema1), types.OCIConfigJSON)
 	configured, err := mutate.ConfigFile(base, &v1.ConfigFile{

@@ -40,7 +40,6 @@ import (
 	_ "github.com/cert-manager/cert-manager/pkg/issuer/selfsigned"
 )
 
-// names are the cert-manager controllers for the issuers that Millrace uses.
 var names = []string{
 	issuers.ControllerName, approver.ControllerName, selfsigned.CRControllerName, ca.CRControllerName,
 	issuing.ControllerName, keymanager.ControllerName, readiness.ControllerName, requestmanager.ControllerName,

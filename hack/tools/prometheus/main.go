@@ -20,7 +20,7 @@ type Request struct {
 	// Rules is the content of a file of rules. Each case evaluates them separately.
 	Rules string `json:"rules"`
 	Cases []Case `json:"cases"`
-	// Objects are objects of the Prometheus operator in JSON.
+	// Objects are resources of the Prometheus operator in JSON.
 	Objects []json.RawMessage `json:"objects"`
 }
 

@@ -25,7 +25,6 @@ type polled struct {
 	bookmark     func() runtime.Object
 }
 
-// snapshot contains the objects of a resource by namespace and name.
 type snapshot struct {
 	version string
 	order   []string

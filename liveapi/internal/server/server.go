@@ -48,8 +48,7 @@ type Options struct {
 	// blocks the deletion of all namespaces.
 	Synced func(context.Context) bool
 	// Streams are handlers by path, whose requests have no time limit.
-	Streams map[string]http.Handler
-	// StreamAudience is the audience of tokens for Streams.
+	Streams        map[string]http.Handler
 	StreamAudience string
 }
 

@@ -37,7 +37,7 @@ type dropped struct {
 // Rates are averages per second over the window of a Traffic.
 type Rates struct {
 	Connections, Packets, Bits, Dropped float64
-	// Drops is Dropped by reason.
+	// Drops contains the parts of Dropped by reason.
 	Drops map[string]float64
 }
 

@@ -181,7 +181,6 @@ func newRoute(
 	return found
 }
 
-// readRules reads the rules of a route unless they were read already.
 func (c *compiler) readRules(of *route) {
 	if !of.isRead {
 		of.isRead = true

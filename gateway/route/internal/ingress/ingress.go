@@ -71,8 +71,7 @@ type ingressRule struct {
 	redirect   redirection
 	backend    *networkingv1.IngressBackend
 	expression *regexp.Regexp
-	// canary is the canary that receives a share of the requests, or nil.
-	canary *canary
+	canary     *canary
 }
 
 type compiler struct {

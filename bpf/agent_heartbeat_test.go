@@ -50,7 +50,7 @@ func TestAgentSilent(t *testing.T) {
 			return in.arrived(v4, selfID).with(func(t *tunnel) { t.ingress = 3 })
 		}
 		opened := f.opened(portCluster)
-		known := here("an established connection stays", ack)
+		known := here("established connection is kept", ack)
 		known.given = func(t *testing.T, w *world) {
 			w.beat(t, 0, 0)
 			w.establish(t, syn, pod)
@@ -68,23 +68,23 @@ func TestAgentSilent(t *testing.T) {
 			{byRank, 0, 0, here("an agent that writes no beat", syn, opened)},
 			{byRank, silent, 0, to2("a SYN", syn, flagRanked)},
 			{byRank, silent, 0, to2("a datagram", udp, flagRanked)},
-			{byRank, silent, 0, to2("a packet of an unknown connection", ack, flagRanked)},
+			{byRank, silent, 0, to2("packet of an unknown connection", ack, flagRanked)},
 			{byRank, silent, 0, known},
 			{byRank, silent, 0, local},
-			{moved, silent, 0, to2("a former primary may have no endpoint", syn, flagRanked)},
-			{table{selfID, [3]uint16{2, down}, 1}, silent, 0, to2("unless no other node is left", syn, flagRanked)},
-			{table{selfID, [3]uint16{down, 2}, 0}, silent, 0, to2("a node that is down is left out", syn, flagRanked)},
+			{moved, silent, 0, to2("previous primary without an endpoint", syn, flagRanked)},
+			{table{selfID, [3]uint16{2, down}, 1}, silent, 0, to2("no other node is up", syn, flagRanked)},
+			{table{selfID, [3]uint16{down, 2}, 0}, silent, 0, to2("a down node is skipped", syn, flagRanked)},
 			{table{2, [3]uint16{selfID, 3}, 1}, silent, 0, fixture{
 				name: "from a node whose row differs", in: from3(syn).frame(), verdict: xdpTX,
 				out: toNode2(last(from3(syn).onwards(v4.node2), flagRanked)), counts: handed,
 			}},
-			{table{selfID, [3]uint16{down}, 0}, silent, 0, here("no other node is left", syn, opened)},
+			{table{selfID, [3]uint16{down}, 0}, silent, 0, here("no other node remains", syn, opened)},
 			{byRank, silent, 0, fixture{
 				name: "forwarded by another node", in: last(from3(syn), flagRanked).with(func(t *tunnel) { t.chooser = selfID }).frame(),
 				verdict: xdpPass, out: delivered(syn, pod), counts: opened,
 			}},
-			{byRank, time.Second, 10 * time.Second, here("a SYN after the return", syn, opened)},
-			{byRank, time.Second, 10 * time.Second, to2("an unknown connection after the return", ack, flagRanked)},
+			{byRank, time.Second, 10 * time.Second, here("SYN after the return", syn, opened)},
+			{byRank, time.Second, 10 * time.Second, to2("unknown connection after the return", ack, flagRanked)},
 			{byRank, time.Second, 70 * time.Second, here("an unknown connection later", ack, opened)},
 			{table{2, [3]uint16{3}, 0}, time.Second, 0, fixture{
 				name: "forwarded to a node without an endpoint: sent to its owner of the row",
@@ -121,7 +121,7 @@ func TestAgentSilent(t *testing.T) {
 			defer put(t, w.ZoneTables, f.frontendID(portCluster), bpf.DatapathZones{})
 			put(t, w.Rows, syn.rowIndex(), byRank.row())
 			w.beat(t, silent, 0)
-			w.check(t, here("a SYN to a frontend with zones", syn, opened))
+			w.check(t, here("SYN to a frontend with zones", syn, opened))
 		})
 		for _, p := range []packet{syn, udp, late} {
 			put(t, w.Rows, p.rowIndex(), tables[p.to.Port()].row())

@@ -125,7 +125,7 @@ func replies(f family) []replyFixture {
 		reply("reset of a refused connection", answer(syn, pod, "RA"), syn),
 		established(reply("data", answer(syn, pod, "A"))),
 		established(reply("FIN", answer(syn, pod, "FA"))),
-		reply("data of a connection that was lost here", answer(syn, pod, "A"), ack),
+		reply("data of a connection evicted here", answer(syn, pod, "A"), ack),
 		reply("UDP", answer(udp, pod, ""), udp),
 		{
 			name: "UDP to a known client", in: answer(udp, pod, ""), out: translated(answer(udp, pod, ""), portCluster),
@@ -150,11 +150,11 @@ func replies(f family) []replyFixture {
 		clamped("MSS after an unknown option", 1460, limit, unknown),
 		clamped("a second MSS", 1460, limit, mss(536)),
 		onIPv6,
-		established(reply("MSS stays on data", answer(syn, pod, "A").with(options(mss(1460))))),
-		reply("MSS option that is too short", synAck.with(options(cut)), syn),
+		established(reply("MSS option on data is unchanged", answer(syn, pod, "A").with(options(mss(1460))))),
+		reply("truncated MSS option", synAck.with(options(cut)), syn),
 		damaged("option longer than the header", 40),
 		damaged("option of length 1", 1),
-		reply("options ended before the MSS", synAck.with(options(end, end, end, end, mss(1460))), syn),
+		reply("options ended before the MSS option", synAck.with(options(end, end, end, end, mss(1460))), syn),
 		{name: "MSS stays under policy Local", before: []packet{local}, in: localAnswer, out: translated(localAnswer, portLocal)},
 	}
 	if f.vip.Is4() {

@@ -29,9 +29,9 @@ func TestEndpointSource(t *testing.T) {
 			known   bool
 			refused bool
 		}{
-			{"the endpoint's port", question, false, true},
+			{"port of the endpoint", question, false, true},
 			{"another port", from(f.udp(portCluster), other), false, false},
-			{"a known flow", question, true, false},
+			{"query of a known flow", question, true, false},
 			{"TCP", from(f.tcp(portCluster, "S"), pod), false, false},
 		} {
 			w.forget(t)

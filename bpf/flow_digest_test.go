@@ -36,24 +36,24 @@ func TestFlowDigest(t *testing.T) {
 			{"client's packet", handshake, []packet{ack}, delivered(ack, pod)},
 			{"client's packet after a spoofed SYN", handshake, []packet{syn, ack}, delivered(ack, pod)},
 			{"client's packets after a spoofed SYN", handshake, []packet{syn, ack, ack}, delivered(ack, pod)},
-			{"reply after a spoofed SYN and the client's packet", handshake, []packet{syn, ack, data}, translated.frame()},
-			{"reply after the client's packet", handshake, []packet{ack, data}, translated.frame()},
+			{"reply after a spoofed SYN and a packet of the client", handshake, []packet{syn, ack, data}, translated.frame()},
+			{"reply after a packet of the client", handshake, []packet{ack, data}, translated.frame()},
 			{"client's packet after a reply", handshake, []packet{data, ack}, delivered(ack, pod)},
 			{"reply of a flow that was not established", []packet{syn, answer(syn, pod, "SA")}, []packet{data}, data.frame()},
-			{"reply of an unvalidated one", []packet{ack, ack}, []packet{data}, data.frame()},
+			{"reply of an unvalidated flow", []packet{ack, ack}, []packet{data}, data.frame()},
 			{"reply to another port", handshake, []packet{data.with(func(p *packet) {
 				p.to = netip.AddrPortFrom(p.to.Addr(), 40001)
 			})}, data.with(func(p *packet) { p.to = netip.AddrPortFrom(p.to.Addr(), 40001) }).frame()},
 			{"reply of another endpoint", handshake, []packet{answer(syn, f.pods[1], "A")}, answer(syn, f.pods[1], "A").frame()},
-			{"SYN-ACK belongs to a connection without the VIP", handshake, []packet{answer(syn, pod, "SA")}, answer(syn, pod, "SA").frame()},
-			{"and so do replies after it", handshake, []packet{answer(syn, pod, "SA"), data}, data.frame()},
+			{"SYN-ACK of a connection to the endpoint without the VIP", handshake, []packet{answer(syn, pod, "SA")}, answer(syn, pod, "SA").frame()},
+			{"further replies of a connection without the VIP", handshake, []packet{answer(syn, pod, "SA"), data}, data.frame()},
 			{"new connection chooses again", handshake, []packet{syn}, delivered(syn, f.pods[1])},
 			{"closed by both sides", append(handshake[:3:3], fin, serverFIN.taking(fin), ack), []packet{ack}, delivered(ack, f.pods[1])},
-			{"reply of one that is closed", append(handshake[:3:3], serverFIN, fin), []packet{data}, data.frame()},
+			{"reply of a closed connection", append(handshake[:3:3], serverFIN, fin), []packet{data}, data.frame()},
 			{"reset by the client", append(handshake[:3:3], rst), []packet{data}, data.frame()},
 			{"a later flow with the same port", append(handshake[:3:3], serverRST, syn, answer(syn, other, "SA"), ack),
 				[]packet{ack}, delivered(ack, other)},
-			{"reset by what proves it", []packet{syn, answer(syn, pod, "SA"), f.tcp(portCluster, "RA")}, []packet{ack}, delivered(ack, other)},
+			{"RST validated by its sequence number", []packet{syn, answer(syn, pod, "SA"), f.tcp(portCluster, "RA")}, []packet{ack}, delivered(ack, other)},
 			{"half closed", append(handshake[:3:3], fin), []packet{data}, translated.frame()},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
@@ -142,11 +142,11 @@ func TestStaleConnection(t *testing.T) {
 			want   tally
 		}{
 			{"established", closed[:3], 7000, ack.frame(), served},
-			{"established, idle for too long", closed[:3], 8000, ack.frame(), asked},
+			{"established, idle longer than the timeout", closed[:3], 8000, ack.frame(), asked},
 			{"closing", closed[:4], 200, ack.frame(), served},
 			{"closed a moment ago", closed, 5, ack.frame(), served},
 			{"closed for a while", closed, 15, ack.frame(), asked},
-			{"closed, and no other node knows it", closed, 15, ack.arrived(v4, selfID).frame(), nil},
+			{"closed, unknown to other nodes", closed, 15, ack.arrived(v4, selfID).frame(), nil},
 		} {
 			t.Run(f.name+"/"+test.name, func(t *testing.T) {
 				w.forget(t)

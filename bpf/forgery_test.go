@@ -86,14 +86,14 @@ func TestForgedPacketsDoNotHijackHandshake(t *testing.T) {
 			forged []packet
 		}{
 			{"a SYN", []packet{twin("S")}},
-			{"a SYN that the endpoint challenges", []packet{twin("S"), challenge}},
-			{"a SYN, and the SYN-ACK again", []packet{twin("S"), synAck}},
+			{"SYN that the endpoint challenges", []packet{twin("S"), challenge}},
+			{"SYN and repeated SYN-ACK", []packet{twin("S"), synAck}},
 			{"SYNs", []packet{twin("S"), twin("S")}},
-			{"a SYN and an ACK", []packet{twin("S"), twin("A")}},
-			{"a SYN and a reset", []packet{twin("S"), twin("R")}},
-			{"SYNs through both in turns", []packet{twin("S"), again, twin("S"), again, twin("S")}},
+			{"SYN and an ACK", []packet{twin("S"), twin("A")}},
+			{"SYN and RST", []packet{twin("S"), twin("R")}},
+			{"alternating SYNs to both frontends", []packet{twin("S"), again, twin("S"), again, twin("S")}},
 			{"an ACK", []packet{twin("A")}},
-			{"an ACK and SYNs through both", []packet{twin("A"), again, twin("A"), twin("S")}},
+			{"ACK and SYNs to both frontends", []packet{twin("A"), again, twin("A"), twin("S")}},
 			{"a FIN", []packet{twin("FA")}},
 			{"a reset", []packet{twin("R")}},
 		} {

@@ -67,15 +67,15 @@ func fragments(f family) []fixture {
 		return fixture
 	}
 	echo, _ := f.echo("ping")
-	lost := early("flow that no node knows", later, first)
+	lost := early("flow unknown to all nodes", later, first)
 	lost.counts = join(lost.counts, f.received(later))
 	return []fixture{
 		opened(served("first", first), portCluster),
 		served("later", later, first),
-		served("one in the middle", udp.with(part(50, true, 7)), first, later),
+		served("middle fragment", udp.with(part(50, true, 7)), first, later),
 		served("shorter than two ports", udp.with(part(100, false, 7)).with(func(p *packet) { p.payload = "x" }), first),
-		given(served("keeps the endpoint", later, first), func(t *testing.T, w *world) { w.pointTo(t, f, 1) }),
-		served("after a forged first one of another port", later, first, f.udp(portClusterTwin+1).with(part(0, true, 7))),
+		given(served("later fragment uses the same endpoint", later, first), func(t *testing.T, w *world) { w.pointTo(t, f, 1) }),
+		served("after a forged first fragment with another port", later, first, f.udp(portClusterTwin+1).with(part(0, true, 7))),
 		given(served("29 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 28) }),
 		given(early("31 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 31) }),
 		given(lost, func(t *testing.T, w *world) {
@@ -86,7 +86,7 @@ func fragments(f family) []fixture {
 			}
 			must(w.halfOpen().Clear())
 		}),
-		early("later before the first", later),
+		early("later fragment before the first", later),
 		early("of another datagram", udp.with(part(100, false, 8)), first),
 		early("of another client", later.with(func(p *packet) { p.from = f.to(1) }), first),
 		{
@@ -105,7 +105,7 @@ func fragments(f family) []fixture {
 		refuse("first without a whole TCP header", bpf.DatapathDropReasonDROP_MALFORMED,
 			f.tcp(portCluster, "A").with(part(0, true, 7)).with(func(p *packet) { p.shown = 12 })),
 		refuse("of an echo request", bpf.DatapathDropReasonDROP_FRAGMENT, echo.with(part(0, true, 7))),
-		early("later one of an echo request", echo.with(part(100, false, 7))),
+		early("later fragment of an echo request", echo.with(part(100, false, 7))),
 	}
 }
 

@@ -47,17 +47,17 @@ func TestChainLookupWithHistory(t *testing.T) {
 			want  fixture
 		}{
 			{"former owners", table{selfID, [3]uint16{2, 3}, 2}, 10, to2(ack.tunnelled(v4.node2, selfID, 3))},
-			{"former owners of long ago", table{selfID, [3]uint16{2, 3}, 2}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
-			{"and ranks behind them", table{selfID, [3]uint16{2, 3}, 1}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
+			{"previous owners from long ago", table{selfID, [3]uint16{2, 3}, 2}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
+			{"previous owners from long ago, followed by ranks", table{selfID, [3]uint16{2, 3}, 1}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
 			{"ranks of a row that never moved", table{selfID, [3]uint16{2, 3}, 0}, never, served},
 			{"ranks after a boot", table{selfID, [3]uint16{2, 3}, 0}, 7400, to2(withFlags(ack.tunnelled(v4.node2, selfID, 3), flagRanked))},
-			{"ranks long after it", table{selfID, [3]uint16{2, 3}, 0}, 7600, served},
+			{"ranks long after the move", table{selfID, [3]uint16{2, 3}, 0}, 7600, served},
 			{"nobody", table{primary: selfID}, 10, served},
-			{"the row has another primary here: the ingress node, or this one, is behind", table{2, [3]uint16{selfID, 3}, 1}, never, fixture{
+			{"different primary on this node", table{2, [3]uint16{selfID, 3}, 1}, never, fixture{
 				in: ack.arrived(v4, selfID, 2, 7).frame(), verdict: xdpTX,
 				out: toNode2(ack.arrived(v4, selfID).onwards(v4.node2, 7)), counts: asked,
 			}},
-			{"it has another newest former owner here", table{selfID, [3]uint16{3}, 1}, never, fixture{
+			{"different newest previous owner on this node", table{selfID, [3]uint16{3}, 1}, never, fixture{
 				in: ack.arrived(v4, selfID, 2, 7).frame(), verdict: xdpTX,
 				out: toNode2(ack.arrived(v4, selfID).onwards(v4.node2, 7)), counts: asked,
 			}},
@@ -148,16 +148,16 @@ func TestLookupForwardedLimit(t *testing.T) {
 			}
 			const limit = unknownPerVIP / tcpWeight
 			unknown(1, limit/2-1)
-			check("a source within the limit", 1, 1, 1)
+			check("source within the limit", 1, 1, 1)
 			unknown(1, 1)
-			check("one beyond it", 1, 1./6, 1./64)
+			check("source above the limit", 1, 1./6, 1./64)
 			check("another source", 2, 1, 1)
 			if got := w.ingress(t, known.frame()).verdict; got != xdpPass {
 				t.Errorf("known flow of the source: verdict %v, want XDP_PASS", got)
 			}
 			unknown(2, limit/4)
 			unknown(3, limit/4)
-			check("another source of a VIP beyond its limit", 4, 1./6, 1./64)
+			check("another source of a VIP above its limit", 4, 1./6, 1./64)
 			if got := w.datagramsAskedFor(t, f.udp(portChain)); got != 1 {
 				t.Errorf("lookup rate %.3f for datagrams to rows that moved: UDP has a separate limit", got)
 			}

@@ -51,7 +51,7 @@ func martians(f family) []fixture {
 		neighbours = []string{"0:0:1::1", "64:ff9b::cb00:7101", "fe80::1"}
 	} else {
 		options := []layers.IPv4Option{{OptionType: 148, OptionLength: 4, OptionData: []byte{0, 0}}}
-		fixtures = append(fixtures, drop("with options, from the VIP itself", from(syn, f.vip).with(func(p *packet) { p.ipOptions = options })))
+		fixtures = append(fixtures, drop("with IP options, from the VIP itself", from(syn, f.vip).with(func(p *packet) { p.ipOptions = options })))
 	}
 	for _, text := range nobody {
 		a := netip.MustParseAddr(text)

@@ -79,7 +79,7 @@ func TestNATExemptUnknown(t *testing.T) {
 			{"a datagram", answer(f.udp(portCluster), pod, ""), 1},
 			{"mid-stream", answer(f.tcp(portCluster, "A"), pod, "A"), 1},
 			{"a SYN-ACK", answer(f.tcp(portCluster, "S"), pod, "SA"), 1},
-			{"a connection of its own", answer(f.tcp(portCluster, "S"), pod, "S"), 0},
+			{"connection opened by the pod", answer(f.tcp(portCluster, "S"), pod, "S"), 0},
 			{"another port", answer(f.udp(portCluster), other, ""), 0},
 		} {
 			w.forget(t)

@@ -52,9 +52,9 @@ func neighbours(f family) []fixture {
 		pass("TCP to this node", to(syn, f.self, 22)),
 		pass("UDP to this node", to(datagram, f.self, 8472)),
 		pass("SCTP to this node", to(syn, f.self, 22).with(func(p *packet) { p.protocol = layers.IPProtocolSCTP })),
-		pass("VXLAN to this node", to(datagram, f.self, 4789)),
+		pass("foreign Geneve to this node", to(datagram, f.self, 4789)),
 		pass("Geneve of others to this node", to(datagram, f.self, 6081).with(func(p *packet) { p.payload = foreignGeneve })),
-		pass("Geneve of others, cut, to this node", to(datagram, f.self, 6081).with(func(p *packet) { p.payload = foreignGeneve[:7] })),
+		pass("truncated foreign Geneve to this node", to(datagram, f.self, 6081).with(func(p *packet) { p.payload = foreignGeneve[:7] })),
 		pass("GRE to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolGRE })),
 		pass("IPv4 in IP to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolIPv4 })),
 		pass("IPv6 in IP to this node", to(syn, f.self, 0).with(func(p *packet) { p.protocol = layers.IPProtocolIPv6 })),
@@ -66,7 +66,7 @@ func neighbours(f family) []fixture {
 		pass("Geneve to a neighbour", to(datagram, f.other, 6081)),
 		pass("port of a VIP on a neighbour", to(syn, f.other, portCluster)),
 		drop("unused port of a VIP", bpf.DatapathDropReasonDROP_NO_FRONTEND, to(syn, f.vip, 9)),
-		drop("address that a pool has left", bpf.DatapathDropReasonDROP_POOL_UNASSIGNED, to(syn, free, 22)),
+		drop("address of a removed pool", bpf.DatapathDropReasonDROP_POOL_UNASSIGNED, to(syn, free, 22)),
 		drop("Geneve to a VIP", bpf.DatapathDropReasonDROP_NO_FRONTEND, to(datagram, f.vip, 6081)),
 	}
 }

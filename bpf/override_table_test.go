@@ -75,8 +75,8 @@ func TestRowFlagsAreCleared(t *testing.T) {
 			{"in use", 2, 0, true, 2},
 			{"two hours old", 2, 7440, true, 2},
 			{"expired", 2, 7503, false, none},
-			{"its node is gone", 99, 0, false, none},
-			{"of the row's primary", 3, 0, false, 3},
+			{"node of the override removed", 99, 0, false, none},
+			{"override to the primary of the row", 3, 0, false, 3},
 		} {
 			t.Run(f.name+"/"+c.name, func(t *testing.T) {
 				w.clearOverrides(t)

@@ -172,11 +172,11 @@ func ingressNodeCases(f family) []overrideCase {
 	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
 	return []overrideCase{
 		{fixture: named("used", used(ack)), of: ack, except: 2, after: 2},
-		{fixture: named("used by a SYN", used(syn)), of: syn, except: 2, after: 2},
+		{fixture: named("override used by a SYN", used(syn)), of: syn, except: 2, after: 2},
 		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7440},
 		{fixture: named("too old", row), of: ack, except: 2, idle: 7503},
-		{fixture: named("to a node that is gone", row), of: ack, except: 99},
-		{fixture: named("to the row's primary", row), of: ack, except: 3},
+		{fixture: named("override to a removed node", row), of: ack, except: 99},
+		{fixture: named("to the primary of the row", row), of: ack, except: 3},
 		{fixture: named("none", row), of: ack},
 	}
 }
@@ -208,22 +208,22 @@ func ownerCases(f family) []overrideCase {
 			name: name, given: here(known), in: in.frame(), verdict: xdpTX, out: out,
 		}}
 	}
-	own := served("its own packet comes back", known, in(3, 0).with(func(t *tunnel) { t.ingress = selfID }))
+	own := served("own packet returned", known, in(3, 0).with(func(t *tunnel) { t.ingress = selfID }))
 	own.counts, own.after = overrideLearned, selfID
 	held := withFlags(in(selfID, 0).onwards(v4.node2, 6), flagRedirect)
 	return []overrideCase{
 		back("found by a chain walk, redirect to the ingress node", in(3, 0), toNode2(held)),
 		back("the ingress node is not the sender", in(3, 0).with(func(t *tunnel) { t.ingress = 3 }),
 			toNode3(withFlags(in(selfID, 0).onwards(node3, 6), flagRedirect).with(func(t *tunnel) { t.ingress = 3 }))),
-		served("by its row", known, in(selfID, 0)),
+		served("found by its row", known, in(selfID, 0)),
 		served("by an override", known, in(3, flagOverride|flagLookup)),
-		served("for the last time", known, in(3, flagOverride|flagRedirect|flagLookup)),
-		served("half-open, and the packet proves it", offered, in(3, 0)),
+		served("last possible use", known, in(3, flagOverride|flagRedirect|flagLookup)),
+		served("half-open flow validated by the packet", offered, in(3, 0)),
 		{of: ack, fixture: fixture{
 			name: "half-open, returned to the chooser", given: here(halfOpen), in: ack.arrived(v4, 3).frame(), verdict: xdpTX,
 			out: toNode3(ack.arrived(v4, 3).onwards(node3)), counts: event(bpf.DatapathEventEVENT_LOOKUP_RETURNED),
 		}},
-		served("the ingress node is unknown", known, in(3, 0).with(func(t *tunnel) { t.ingress = 99 })),
+		served("unknown ingress node", known, in(3, 0).with(func(t *tunnel) { t.ingress = 99 })),
 		own,
 	}
 }
@@ -249,21 +249,21 @@ func redirectCases(f family) []overrideCase {
 	asked := event(bpf.DatapathEventEVENT_LOOKUP_FORWARDED)
 	chained := f.udp(portChain)
 	return []overrideCase{
-		overridden(sent("the owner's word is taken", ack, in(ack, selfID, 2, flagRedirect),
+		overridden(sent("redirect from the owner is accepted", ack, in(ack, selfID, 2, flagRedirect),
 			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), overrideLearned), none, 2),
-		overridden(sent("it replaces another", ack, in(ack, selfID, 2, flagRedirect),
+		overridden(sent("redirect replaces an override", ack, in(ack, selfID, 2, flagRedirect),
 			toNode2(withFlags(ack.tunnelled(v4.node2, 3), final)), overrideLearned), 6, 2),
-		overridden(sent("the row's primary needs none", away, in(away, selfID, 2, flagRedirect),
+		overridden(sent("the primary of the row needs no override", away, in(away, selfID, 2, flagRedirect),
 			toNode2(withFlags(away.tunnelled(v4.node2, 2), final))), 6, none),
 		refused("not by the owner", in(ack, selfID, 3, flagRedirect)),
 		refused("not to the ingress node", in(ack, 3, 2, flagRedirect)),
 		overridden(sent("given up", ack, in(ack, selfID, 0, flagRedirect), byRow), 2, none),
-		overridden(sent("another node cannot give it up", ack, in(ack, selfID, 0, flagRedirect), byRow), 6, 6),
-		sent("not known here any more", ack, in(ack, 2, 3, flagOverride|flagLookup),
+		overridden(sent("another node cannot remove the override", ack, in(ack, selfID, 0, flagRedirect), byRow), 6, 6),
+		sent("flow no longer known here", ack, in(ack, 2, 3, flagOverride|flagLookup),
 			toNode2(withFlags(ack.arrived(v4, 0), flagRedirect|flagLookup).onwards(v4.node2))),
-		sent("a new connection is the primary's", syn, in(syn, 2, 3, flagOverride|flagLookup),
+		sent("new connection belongs to the primary", syn, in(syn, 2, 3, flagOverride|flagLookup),
 			toNode2(withFlags(syn.arrived(v4, 0), flagRedirect|flagLookup).onwards(v4.node2))),
-		sent("a datagram is asked for on a row that moved", chained,
+		sent("datagram to a moved row is looked up", chained,
 			withFlags(chained.arrived(v4, selfID, 3), flagLookup),
 			toNode3(withFlags(chained.arrived(v4, selfID), flagLookup).onwards(node3)), asked),
 		{of: udp, fixture: fixture{

@@ -83,7 +83,7 @@ func unassigned(f family) []fixture {
 		dropAggregate("TCP to the last address of the aggregate", to(lastOfAggregate).frame()),
 		dropAggregate("ping to the aggregate", echo.with(func(p *packet) { p.to = netip.AddrPortFrom(lastOfAggregate, 0) }).frame()),
 		dropAggregate("in a VLAN to the aggregate", tagged(to(lastOfAggregate).frame(), 0x81000007)),
-		pass("address behind the aggregate", to(behindAggregate).frame()),
+		pass("address after the aggregate", to(behindAggregate).frame()),
 		pass("frame for another station to the aggregate", to(lastOfAggregate).with(func(p *packet) { p.destination = otherMAC }).frame()),
 	}
 }

@@ -31,20 +31,20 @@ func TestPrimaryDown(t *testing.T) {
 			mark bpf.DatapathRowGroup
 			want fixture
 		}{
-			{"the next by rank gets what is new", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(syn, flagRanked, 3)},
-			{"and what is not", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(ack, flagRanked, 3)},
-			{"a former primary gets what is not new", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
-			{"but nothing new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0)},
-			{"unless nobody else is left", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0, downToo)},
+			{"new flow to the next node by rank", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(syn, flagRanked, 3)},
+			{"existing flow to the next node by rank", table{down, [3]uint16{2, 3}, 0}, bpf.DatapathRowGroup{}, to2(ack, flagRanked, 3)},
+			{"existing flow to a previous primary", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
+			{"new flow not to a previous primary", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0)},
+			{"new flow to a previous primary without other nodes", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0, downToo)},
 			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(udp, 0)},
-			{"where its row moved it may be not", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagLookup, 3)},
-			{"one that is down, too, is passed over", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
-			{"so is one that does not exist", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowGroup{}, to2(ack, 0)},
-			{"this node may be the next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathRowGroup{}, fixture{
+			{"moved row, existing flow", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagLookup, 3)},
+			{"second down node is skipped", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
+			{"unknown node is skipped", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowGroup{}, to2(ack, 0)},
+			{"this node is next", table{down, [3]uint16{selfID}, 0}, bpf.DatapathRowGroup{}, fixture{
 				in: syn.frame(), verdict: xdpPass, out: delivered(syn, f.pods[0]),
 				counts: join(f.received(syn), f.opened(portCluster), passed),
 			}},
-			{"without another one it stays", table{down, [3]uint16{downToo}, 1}, bpf.DatapathRowGroup{}, fixture{
+			{"row without another node is kept", table{down, [3]uint16{downToo}, 1}, bpf.DatapathRowGroup{}, fixture{
 				in: ack.frame(), verdict: xdpTX, out: toNode2(ack.tunnelled(v4.node2, down, downToo)), counts: f.received(ack),
 			}},
 		} {

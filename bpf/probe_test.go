@@ -91,7 +91,7 @@ func probes(f family) []fixture {
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
 	return []fixture{
 		answered("newest key", good, 2),
-		answered("key of before", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}, 2),
+		answered("previous key", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}, 2),
 		agent("an agent that works", time.Second, 2),
 		agent("an agent that hangs", 5*time.Second, 3),
 		agent("an agent that writes no beat", 0, 2),
@@ -144,7 +144,7 @@ func routerProbes(f family) []fixture {
 	plain, tags := answered("tagged", good), []uint32{vlanTag}
 	plain.in, plain.out = tagged(plain.in, tags...), tagged(plain.out, tags...)
 	// The response to a probe of this node is passed to the stack.
-	delivered := answered("of this node", own, func(p *packet) { p.from = netip.AddrPortFrom(f.self, probePort) })
+	delivered := answered("reply from this node", own, func(p *packet) { p.from = netip.AddrPortFrom(f.self, probePort) })
 	reply := own
 	reply.kind, reply.to = 2, nodeID(selfID)
 	delivered.verdict = xdpPass
@@ -154,7 +154,7 @@ func routerProbes(f family) []fixture {
 	}.frame()
 	const wrong = bpf.DatapathDropReasonDROP_TUNNEL_PROBE
 	return []fixture{
-		answered("of another node", good),
+		answered("reply from another node", good),
 		delivered,
 		answered("long", good, func(p *packet) { p.payload += strings.Repeat("\x00", 1400) }),
 		plain,

@@ -70,7 +70,7 @@ func TestServiceProxyFrom(t *testing.T) {
 			before, begun, later := from(f.tcp(portCluster, "A"), 50000), from(f.tcp(portCluster, "S"), 50001), from(f.tcp(portCluster, "S"), 50002)
 			w.take(t, f)
 			w.steps(t, []step{
-				{"of a connection from before", before, true},
+				{"packet of an earlier connection", before, true},
 				{"one begins", begun, true},
 				{"to another node", from(f.tcp(portNode2, "S"), 50003), true},
 				{"a datagram", f.udp(portCluster), true},
@@ -81,21 +81,21 @@ func TestServiceProxyFrom(t *testing.T) {
 			put(t, w.ProxyConnections, flowOf(f, before.from, before.to, 6), uint32(1))
 			w.take(t, f, portCluster, portNode2)
 			w.steps(t, []step{
-				{"of a connection from before, once taken", before, true},
-				{"of one that began before", from(f.tcp(portCluster, "A"), 50001), true},
-				{"to another node, of one that began before", from(f.tcp(portNode2, "A"), 50003), true},
-				{"its end", from(f.tcp(portCluster, "FA"), 50001), true},
-				{"one begins, once taken", later, false},
+				{"earlier connection after the takeover", before, true},
+				{"packet of a connection begun before", from(f.tcp(portCluster, "A"), 50001), true},
+				{"packet of a connection begun before, to another node", from(f.tcp(portNode2, "A"), 50003), true},
+				{"FIN of the connection", from(f.tcp(portCluster, "FA"), 50001), true},
+				{"new connection after the takeover", later, false},
 				{"it goes on", from(f.tcp(portCluster, "A"), 50002), false},
-				{"of one that nobody knows", from(f.tcp(portCluster, "A"), 50004), false},
-				{"a datagram of before", f.udp(portCluster), true},
+				{"packet of an unknown connection", from(f.tcp(portCluster, "A"), 50004), false},
+				{"datagram of an earlier flow", f.udp(portCluster), true},
 			})
 			// The frontend is taken after the service proxy answered a SYN.
 			underWay := from(f.tcp(portCluster, "S"), 50005)
 			w.offer(t, underWay, 77)
 			w.steps(t, []step{
 				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50005), 77), false},
-				{"it acknowledges the answer", acknowledging(from(f.tcp(portCluster, "A"), 50005), 78), true},
+				{"ACK of the SYN-ACK", acknowledging(from(f.tcp(portCluster, "A"), 50005), 78), true},
 				{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50005), 5000), true},
 			})
 		})
@@ -111,17 +111,17 @@ func TestServiceProxyTo(t *testing.T) {
 			w.take(t, f, portCluster)
 			begun := from(f.tcp(portCluster, "S"), 50001)
 			w.steps(t, []step{
-				{"of one of ours", f.tcp(portCluster, "A"), false},
-				{"of one of ours, to another node", f.tcp(portNode2, "A"), false},
+				{"connection of ours", f.tcp(portCluster, "A"), false},
+				{"connection of ours to another node", f.tcp(portNode2, "A"), false},
 				{"one begins", begun, true},
 				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50001), 1), false},
 			})
 			w.offer(t, begun, 0xffffffff)
 			w.steps(t, []step{
-				{"it asks again", begun, true},
-				{"it acknowledges less", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0xffffffff), false},
-				{"it acknowledges nothing", from(f.tcp(portCluster, "F"), 50001), false},
-				{"it does not want it", from(f.tcp(portCluster, "R"), 50001), true},
+				{"retransmitted SYN", begun, true},
+				{"acknowledgement too low", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0xffffffff), false},
+				{"no ACK flag", from(f.tcp(portCluster, "F"), 50001), false},
+				{"RST of the client", from(f.tcp(portCluster, "R"), 50001), true},
 			})
 			if w.proxied(t, flowOf(f, begun.from, begun.to, 6)) {
 				t.Error("connection recorded without a reply from the client")
@@ -130,12 +130,12 @@ func TestServiceProxyTo(t *testing.T) {
 				{"it goes on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0), true},
 				{"and on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 5000), true},
 				{"and ends", from(f.tcp(portCluster, "FA"), 50001), true},
-				{"one to another node begins", from(f.tcp(portNode2, "S"), 50001), true},
+				{"new connection to another node", from(f.tcp(portNode2, "S"), 50001), true},
 				{"a datagram", f.udp(portCluster), false},
 			})
 			w.offer(t, from(f.tcp(portNode2, "S"), 50001), 77)
 			w.steps(t, []step{
-				{"it goes on, to another node", acknowledging(from(f.tcp(portNode2, "A"), 50001), 78), true},
+				{"next packet to another node", acknowledging(from(f.tcp(portNode2, "A"), 50001), 78), true},
 			})
 			w.offer(t, from(f.tcp(9, "S"), 50001), 77)
 			var number uint32
@@ -166,9 +166,9 @@ func TestServiceProxyFlood(t *testing.T) {
 				w.offer(t, spoofed, uint32(port)<<8)
 				w.ingress(t, acknowledging(from(f.tcp(portCluster, "A"), 1024+port), 4711).frame())
 			}
-			w.steps(t, []step{{"the connection, after a flood", data, true}})
+			w.steps(t, []step{{"the connection after a flood", data, true}})
 			next := from(f.tcp(portCluster, "S"), 50002)
-			w.steps(t, []step{{"another one begins", next, true}})
+			w.steps(t, []step{{"another new connection", next, true}})
 			w.offer(t, next, 5)
 			w.steps(t, []step{{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50002), 6), true}})
 		})

@@ -223,7 +223,7 @@ func traceCases(f family, uplink uint32) []traceCase {
 		{"policy Local", nil, local.frame(), bpf.DatapathTrace{
 			Steps: vip | stage2 | chosen | delivered, Frontend: f.frontendID(portLocal), Endpoint: pod, EndpointRow: podRow(local),
 		}},
-		{"another node's", nil, away.frame(), bpf.DatapathTrace{
+		{"port of another node", nil, away.frame(), bpf.DatapathTrace{
 			Steps: vip | row | toNode, Frontend: f.frontendID(portNode2),
 			Row: rowOf(away), Owners: owners(portNode2), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
@@ -231,13 +231,13 @@ func traceCases(f family, uplink uint32) []traceCase {
 			Steps: vip | row | stage2 | second | toNode, Frontend: f.frontendID(portChain),
 			Row: rowOf(chain), Owners: owners(portChain), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
-		{"asked by another node", nil, chain.arrived(f, 2).frame(), bpf.DatapathTrace{
+		{"lookup by another node", nil, chain.arrived(f, 2).frame(), bpf.DatapathTrace{
 			Steps: fromNode | stage2 | returned | toNode, Frontend: f.frontendID(portChain), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
-		{"asked for a connection that is here", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.arrived(f, 3).frame(), bpf.DatapathTrace{
+		{"lookup for a connection on this node", []packet{syn, answer(syn, f.pods[0], "SA"), ack}, ack.arrived(f, 3).frame(), bpf.DatapathTrace{
 			Steps: fromNode | stage2 | known | notifies | toNode, Frontend: f.frontendID(portCluster), Endpoint: pod, Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
-		{"redirect of the node that holds it", nil, redirect.frame(), bpf.DatapathTrace{
+		{"redirect from the owner", nil, redirect.frame(), bpf.DatapathTrace{
 			Steps: fromNode | notified | toNode, Frontend: f.frontendID(portCluster), Node: uint32(nodeID(2)), Ifindex: uplink,
 		}},
 		{"no endpoint anywhere", nil, f.tcp(portNoTable, "S").frame(), bpf.DatapathTrace{

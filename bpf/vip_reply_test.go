@@ -98,8 +98,8 @@ func tooLong(f family) []fixture {
 	}
 	named := func(name string, fixture fixture) fixture { fixture.name = name; return fixture }
 	fixtures := []fixture{
-		named("too long for the path MTU to the node", narrow(1400, toldTo(long, 1400-uint32(overhead())))),
-		named("from nowhere", narrow(1400, fixture{
+		named("packet larger than the path MTU to the node", narrow(1400, toldTo(long, 1400-uint32(overhead())))),
+		named("unspecified source", narrow(1400, fixture{
 			in: long.with(func(p *packet) { p.from = netip.AddrPortFrom(f.loopback(), 40000) }).frame(), verdict: xdpDrop,
 			counts: join(f.received(long), dropped(bpf.DatapathDropReasonDROP_MARTIAN)),
 		})),
@@ -151,7 +151,7 @@ func echoes(f family) []fixture {
 	fixtures := []fixture{
 		served("echo", "ping"),
 		served("echo without data", ""),
-		served("echo with odd data", "odd"),
+		served("echo with an odd number of bytes", "odd"),
 		served("longest echo", strings.Repeat("x", 1500-f.header()-8)),
 		{name: "damaged echo request returns a damaged reply", in: damaged.frame(), verdict: xdpTX, out: damagedReply.frame(), counts: counted},
 		{

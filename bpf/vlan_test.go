@@ -45,11 +45,11 @@ func vlans(f family) []fixture {
 	}
 	return []fixture{
 		pass("another VLAN", tag+1),
-		pass("a VLAN in another one", outer+1, tag),
+		pass("VLAN in another VLAN", outer+1, tag),
 		pass("another VLAN in one", outer, tag+1),
-		pass("an inner tag alone of two, in a service VLAN", outer),
-		pass("the id in a tag of the other kind", 0x88a80007),
-		pass("a tag of no VLAN behind one", tag, 0x81000000),
+		pass("only the inner tag, in a service VLAN", outer),
+		pass("VLAN ID with the other tag type", 0x88a80007),
+		pass("priority tag behind a VLAN tag", tag, 0x81000000),
 		pass("three tags", 0x88a80007, 0x81000008, 0x81000009),
 		{
 			name: "with a priority", in: tagged(syn.frame(), tag|priority&0xffff), verdict: xdpPass,

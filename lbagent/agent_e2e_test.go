@@ -415,7 +415,7 @@ func TestAgent(t *testing.T) {
 	w.populate()
 	first := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
-	w.Await(10*time.Second, "the LBNodeReport says so", func() bool {
+	w.Await(10*time.Second, "the reason in the LBNodeReport", func() bool {
 		status := w.report().Status
 		return meta.IsStatusConditionTrue(status.Conditions, millracev1beta1.ConditionReady) && status.VIPs.Announced == 1
 	})
@@ -535,7 +535,7 @@ func (w *world) checkHealthPort() {
 	if err := proxy.Close(); err != nil {
 		w.t.Fatal(err)
 	}
-	w.awaitHealth("the service proxy is gone", http.StatusOK, "2")
+	w.awaitHealth("the service proxy removed", http.StatusOK, "2")
 }
 
 func (w *world) makeLocal() {
@@ -584,7 +584,7 @@ func (w *world) moveEndpoints() {
 	}
 	w.Await(10*time.Second, "no route without an endpoint", func() bool { return !w.announced() })
 	w.awaitHealth("no endpoint here", http.StatusServiceUnavailable, "0")
-	w.Await(10*time.Second, "the LBNodeReport says why", func() bool {
+	w.Await(10*time.Second, "the problem in the LBNodeReport", func() bool {
 		vips := w.report().Status.VIPs
 		return vips.Announced == 0 && slices.Equal(vips.Withheld, []millracev1beta1.WithheldCount{{Reason: "NoLocalEndpoint", Count: 1}})
 	})

@@ -105,9 +105,9 @@ func cutOff(t *testing.T) *world {
 	t.Logf("low-preference route observed %s after the cut", time.Since(cut).Round(time.Millisecond))
 	// The router loses its other paths, too: this is the last one.
 	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
-	w.Await(30*time.Second, "the path alone", w.isLast)
+	w.Await(30*time.Second, "a single path", w.isLast)
 	// The others are retained for the router's detection time.
-	w.Await(30*time.Second, "connections to this node's own endpoints alone", func() bool {
+	w.Await(30*time.Second, "only connections to local endpoints", func() bool {
 		for range 40 {
 			if w.connect() != nil {
 				return false

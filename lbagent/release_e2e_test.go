@@ -37,7 +37,7 @@ func TestRelease(t *testing.T) {
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
 	w.release(nil)
-	w.Await(10*time.Second, "the route of a VIP that is kept after all", func() bool { return w.announced() && w.communities() == "" })
+	w.Await(10*time.Second, "the route of a retained VIP", func() bool { return w.announced() && w.communities() == "" })
 	t.Run("without EndpointSlices", func(t *testing.T) { releaseWithoutEndpointSlices(t, w) })
 }
 
@@ -68,7 +68,7 @@ func releaseWithoutEndpointSlices(t *testing.T, w *world) {
 	w.release(&millracev1beta1.ClaimRelease{Phase: millracev1beta1.ReleaseWithdrawn, Since: metav1.NowMicro()})
 	w.Await(10*time.Second, "no route", func() bool { return !w.announced() })
 	// Changes of counters are written twice a minute.
-	w.Await(45*time.Second, "the LBNodeReport says that it is released, not that it has no endpoints", func() bool {
+	w.Await(45*time.Second, "the LBNodeReport with the release instead of missing endpoints", func() bool {
 		vips := w.report().Status.VIPs
 		return vips.Programmed == 1 && slices.Equal(vips.Withheld, []millracev1beta1.WithheldCount{{Reason: millracev1beta1.ReasonReleasing, Count: 1}})
 	})

@@ -34,8 +34,8 @@ func TestCRDDeleted(t *testing.T) {
 	held := func() *metav1.Condition {
 		return meta.FindStatusCondition(w.report().Status.Conditions, millracev1beta1.ConditionRemovalsApplied)
 	}
-	w.Await(10*time.Second, "the LBNodeReport tells what is held", func() bool { return held() != nil })
+	w.Await(10*time.Second, "the held objects in the LBNodeReport", func() bool { return held() != nil })
 	w.keepsRoute(w.hold / 2)
 	w.Await(w.hold, "no route after the hold", func() bool { return !w.announced() })
-	w.Await(10*time.Second, "nothing is held", func() bool { return held() == nil })
+	w.Await(10*time.Second, "no held objects", func() bool { return held() == nil })
 }

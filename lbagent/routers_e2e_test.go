@@ -156,7 +156,7 @@ func TestGatewayIsPeer(t *testing.T) {
 	run(t, "ip route add default via 203.0.113.129")
 	second.Await(30*time.Second, "the VIP at the gateway", at)
 	run(t, "ip route replace default via 198.51.100.9")
-	second.Await(30*time.Second, "withdrawn where the gateway is another one", func() bool { return !at() })
+	second.Await(30*time.Second, "withdrawn after the gateway changed", func() bool { return !at() })
 	if !w.announced() {
 		t.Error("the router with a peerAddress lost the VIP")
 	}
@@ -188,9 +188,9 @@ func TestAggregateAtRouter(t *testing.T) {
 		return func() bool { return maps.Equal(w.KernelRoutes(), map[string]string{prefix: nodeAddress}) }
 	}
 	aggregate(24)
-	w.Await(20*time.Second, "the aggregate alone at the router", at("203.0.113.0/24"))
+	w.Await(20*time.Second, "only the aggregate at the router", at("203.0.113.0/24"))
 	aggregate(28)
-	w.Await(20*time.Second, "the other aggregate alone", at("203.0.113.0/28"))
+	w.Await(20*time.Second, "only the other aggregate", at("203.0.113.0/28"))
 	aggregate(0)
 	w.Await(20*time.Second, "the VIP alone", at(vip))
 	aggregate(24)

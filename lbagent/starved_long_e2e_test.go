@@ -211,7 +211,7 @@ func TestStarvedAgent(t *testing.T) {
 	keeps(15 * time.Second)
 	began := time.Now()
 	n.replaceVIP()
-	n.Await(60*time.Second, "the VIP that is new from both nodes", func() bool {
+	n.Await(60*time.Second, "the new VIP announced by both nodes", func() bool {
 		var found struct{ Paths []struct{} }
 		n.Show("show bgp ipv4 unicast "+otherVIP+"/32 json", &found)
 		return len(found.Paths) == 2
@@ -284,7 +284,7 @@ func (n *trio) hasOnlyFrom(limit, watched time.Duration) {
 		return false
 	}
 	began := time.Now()
-	n.Await(limit, "the VIP that is new from this node", look)
+	n.Await(limit, "the new VIP announced by this node", look)
 	n.t.Logf("the new VIP was announced after %s", time.Since(began).Round(time.Millisecond))
 	for time.Since(began) < watched {
 		look()

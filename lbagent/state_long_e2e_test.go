@@ -101,7 +101,7 @@ func stateFault(t *testing.T, options string, spoil func(*testing.T, string) fun
 	heal := spoil(t, w.stateDir)
 	running := w.start()
 	w.Await(30*time.Second, "the VIP at the router and the agent ready", func() bool { return w.announced() && ready() })
-	w.Await(10*time.Second, "that nothing is kept in the log", func() bool {
+	w.Await(10*time.Second, "the failed checkpoint in the log", func() bool {
 		return said(log, "Could not write the checkpoint") == 1 && said(log, "Could not open the history")+said(log, "Could not write the history") == 1
 	})
 	heal()
@@ -124,7 +124,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 	}
 	w.removeVIP()
 	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
-	w.Await(40*time.Second, "that nothing is kept in the log once more", func() bool { return said(log, "Could not write the checkpoint") == 2 })
+	w.Await(40*time.Second, "the second failed checkpoint in the log", func() bool { return said(log, "Could not write the checkpoint") == 2 })
 	now, err := os.ReadFile(file)
 	if err != nil || string(now) != string(before) {
 		t.Errorf("the checkpoint changed to %d bytes from %d: %v", len(now), len(before), err)
@@ -133,7 +133,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 		t.Error("a partial checkpoint remains")
 	}
 	heal()
-	w.Await(40*time.Second, "the checkpoint of now", func() bool {
+	w.Await(40*time.Second, "the current checkpoint", func() bool {
 		now, err := os.ReadFile(file)
 		return err == nil && string(now) != string(before)
 	})
@@ -143,7 +143,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 
 	w.kubeconfig = w.awayKubeconfig()
 	w.start()
-	w.Await(30*time.Second, "an agent that goes on without the API server", ready)
+	w.Await(30*time.Second, "an agent running without the API server", ready)
 	if w.announced() {
 		t.Error("a removed VIP is announced from the checkpoint")
 	}

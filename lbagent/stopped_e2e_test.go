@@ -156,10 +156,10 @@ func TestSessionWithoutAPIServer(t *testing.T) {
 	w.replaceVIP()
 	resume()
 	resumed := time.Now()
-	w.Await(10*time.Second, "the route of before", w.announced)
+	w.Await(10*time.Second, "the previous route", w.announced)
 	t.Logf("the previous route was announced after %s", time.Since(resumed))
 	line.Reject(false)
-	w.Await(70*time.Second, "the VIP that is new alone", func() bool {
+	w.Await(70*time.Second, "only the new VIP", func() bool {
 		routes := w.KernelRoutes()
 		return routes[otherVIP] == nodeAddress && routes[vip] == ""
 	})

@@ -40,7 +40,7 @@ func TestStoppedOnLink(t *testing.T) {
 	own := device.HardwareAddr.String()
 	w.hasElsewhere(vip)
 	a := w.start()
-	w.Await(30*time.Second, "the router told of the VIP on its link", func() bool { return w.neighbour(vip) == own && ready() })
+	w.Await(30*time.Second, "the neighbor entry of the VIP at the router", func() bool { return w.neighbour(vip) == own && ready() })
 
 	resume := a.stop()
 	stopped := time.Now()

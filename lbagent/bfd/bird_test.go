@@ -103,7 +103,7 @@ func TestBIRD(t *testing.T) {
 		p.awaitState(peer.Name, protocol.Up)
 	}
 	l.awaitAll(upWithin, "Up")
-	await(t, upWithin, "BIRD goes at 100 ms", func() (bool, any) {
+	await(t, upWithin, "BIRD transmits every 100 ms", func() (bool, any) {
 		session := p.session(routerName4)
 		return session.DetectionTime == 300*ms && session.TransmitInterval == 100*ms, session
 	})

@@ -94,7 +94,7 @@ func TestFRR(t *testing.T) {
 		return peer.ReceiveInterval == 100 && peer.TransmitInterval == 100 && peer.EchoReceiveInterval == 0
 	}
 	l.awaitAll("up", fast)
-	await(t, upWithin, "FRR goes at 100 ms", func() (bool, any) {
+	await(t, upWithin, "FRR transmits every 100 ms", func() (bool, any) {
 		session := p.session(multihop6)
 		return session.DetectionTime == 300*ms && session.TransmitInterval == 100*ms, session
 	})
@@ -169,7 +169,7 @@ func TestFRRChanges(t *testing.T) {
 		session := p.session(routerName4)
 		return session.DetectionTime == 5*500*ms && session.TransmitInterval == 250*ms, session
 	})
-	await(t, upWithin, "FRR knows our new intervals", func() (bool, any) {
+	await(t, upWithin, "FRR has the new intervals", func() (bool, any) {
 		shown := l.shown()
 		for _, peer := range shown {
 			if peer.Peer == nodeIPv4.String() && !peer.Multihop {
@@ -200,7 +200,7 @@ func TestFRRDetects(t *testing.T) {
 		return session.DetectionTime == 300*ms, session
 	})
 	l.Run("ip", "-n", l.RouterSpace, "link", "set", "eth0", "down")
-	took := await(t, 300*ms+slack, "the node knows", func() (bool, any) {
+	took := await(t, 300*ms+slack, "the node detects the failure", func() (bool, any) {
 		session := p.session(routerName4)
 		return session.State != protocol.Up && session.Losses == 1, session
 	})

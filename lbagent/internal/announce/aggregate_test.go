@@ -49,10 +49,10 @@ func TestAggregates(t *testing.T) {
 		{"not in the maps", nil, func(s *forwarding.State) {
 			delete(s.SourceRanges, forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate})
 		}, single},
-		{"one that is first by name does not aggregate", func(m *model.Model) {
+		{"the first advertisement by name does not aggregate", func(m *model.Model) {
 			m.Advertisements = append([]model.Advertisement{{Name: "a"}}, m.Advertisements...)
 		}, nil, single},
-		{"another length", func(m *model.Model) {
+		{"different length", func(m *model.Model) {
 			m.Advertisements = append([]model.Advertisement{{Name: "a", Length4: 24}}, m.Advertisements...)
 			m.Aggregates = []model.Aggregate{{Prefix: netip.MustParsePrefix("203.0.113.0/24"), Advertisement: "a"}}
 		}, nil, []string{"203.0.113.0/24"}},

@@ -182,7 +182,7 @@ func TestLinkRecovers(t *testing.T) {
 		l.loss[1-deaf] = 1
 		limit := l.ends[deaf].DetectionTime() + l.delay + 5*ms
 		losses := l.ends[deaf].Losses()
-		l.await(limit, "the end that hears nothing is down", func() bool { return l.ends[deaf].State() == Down })
+		l.await(limit, "the end without received packets is down", func() bool { return l.ends[deaf].State() == Down })
 		if l.ends[deaf].Losses() != losses+1 {
 			t.Fatalf("%d losses, want %d plus 1", l.ends[deaf].Losses(), losses)
 		}

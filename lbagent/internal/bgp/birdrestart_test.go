@@ -41,7 +41,7 @@ func TestRestartOfBIRDKeepsRoutes(t *testing.T) {
 	router.Restart()
 	// A withdrawal during the restart.
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
-	router.Await(60*time.Second, "the recovery ends, and the route goes that the node has withdrawn", has(vip4, vip6))
+	router.Await(60*time.Second, "the recovery ends, and the withdrawn route is removed", has(vip4, vip6))
 	routes := lost()
 	delete(routes, vip6)
 	if !maps.Equal(routes, map[string]bool{gone: true}) {

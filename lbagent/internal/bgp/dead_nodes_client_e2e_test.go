@@ -83,7 +83,7 @@ func (f *fabric) awaitFabric() {
 		}
 		return len(peers) == len(f.nodes)
 	})
-	f.Await(2*time.Minute, "all routes lead to all nodes", func() bool {
+	f.Await(2*time.Minute, "routes of all VIPs to all nodes", func() bool {
 		paths := f.kernelPaths()
 		for _, prefix := range deadPrefixes(f.bits) {
 			if paths[prefix] != len(f.nodes) {

@@ -244,7 +244,7 @@ func TestFlappingRouter(t *testing.T) {
 	if s := p.session(peerName); !isUp(s) || s.Flaps != 0 || !s.Since.Equal(up.Since) {
 		t.Errorf("session of the other router = %+v", s)
 	}
-	l.awaitWithout(20*time.Second, "the router that stays has a session", func() bool { return isUp(p.session("flapping")) })
+	l.awaitWithout(20*time.Second, "the other router has a session", func() bool { return isUp(p.session("flapping")) })
 }
 
 // Untrusted hosts of a range that send no valid OPEN occupy no place.

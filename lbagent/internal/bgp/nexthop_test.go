@@ -80,7 +80,7 @@ func TestExtendedNextHop(t *testing.T) {
 					return
 				}
 				l.awaitRoutes(10*time.Second, map[string]string{vip6: test.nextHop})
-				l.await(p, time.Second, "up, and it says what is withheld", func(s Session) bool {
+				l.await(p, time.Second, "established, with the withheld families reported", func(s Session) bool {
 					return isUp(s) && strings.Contains(s.Message, "RFC 8950") && s.Routes == 1 && len(s.Withheld) == 1 &&
 						s.Withheld[0] == millracev1beta1.FamilyIPv4
 				})

@@ -22,9 +22,9 @@ func TestDescribeSpeaker(t *testing.T) {
 		own  bool
 		want bool
 	}{
-		{"its own", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, true, false},
-		{"of another process", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, false, true},
-		{"accepted by another process", netdev.Connection{Local: at("[fe80::2]:179"), Remote: at("[fe80::1]:40000"), Inode: 7}, false, true},
+		{"own connection", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, true, false},
+		{"connection of another process", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:179"), Inode: 7}, false, true},
+		{"connection accepted by another process", netdev.Connection{Local: at("[fe80::2]:179"), Remote: at("[fe80::1]:40000"), Inode: 7}, false, true},
 		{"with another router", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::9]:179"), Inode: 7}, false, false},
 		{"of another protocol", netdev.Connection{Local: at("[fe80::2]:40000"), Remote: at("[fe80::1]:22"), Inode: 7}, false, false},
 	} {
@@ -47,10 +47,10 @@ func TestOtherSpeaker(t *testing.T) {
 	first.set(want)
 	l.await(first, 20*time.Second, "up", isUp)
 	second.set(want)
-	l.await(second, 20*time.Second, "the other process told", tells("another process of this node has a connection"))
+	l.await(second, 20*time.Second, "the other process reported", tells("another process of this node has a connection"))
 	if session := first.session(peerName); !isUp(session) || strings.Contains(session.Message, "another process") {
 		t.Errorf("first session: %+v", session)
 	}
 	first.kill()
-	l.await(second, 20*time.Second, "up when the other has gone", isUp)
+	l.await(second, 20*time.Second, "established after the other process exited", isUp)
 }

@@ -88,7 +88,7 @@ func TestPassword(t *testing.T) {
 				p.set(want)
 			}
 			set(map[string]string{secret: "wrong"})
-			l.await(p, 15*time.Second, "wrong password told", tells("password"))
+			l.await(p, 15*time.Second, "wrong password reported", tells("password"))
 			set(map[string]string{secret: password})
 			l.await(p, 20*time.Second, "up with the right password", isUp)
 			up := p.session(peerName)
@@ -107,7 +107,7 @@ func TestPassword(t *testing.T) {
 				})
 			}
 			set(nil)
-			stays("a Secret that goes", "Secret tor does not exist")
+			stays("removed Secret", "Secret tor does not exist")
 			peer.PasswordSecret = "missing"
 			want.Peers = []model.Peer{peer}
 			set(map[string]string{secret: password})
@@ -184,7 +184,7 @@ func TestSourceAndSystem(t *testing.T) {
 				p.set(Want{RouterID: nodeIPv4, Peers: []model.Peer{peer}})
 			}
 			set(func(*model.Peer) {})
-			l.await(p, 15*time.Second, "refused from an address that the router does not know", func(s Session) bool {
+			l.await(p, 15*time.Second, "refused from an unknown source address", func(s Session) bool {
 				return !isUp(s) && s.Message != ""
 			})
 			set(func(p *model.Peer) { p.Source = nodeIPv4 })

@@ -142,7 +142,7 @@ func TestRestartKeepsRoutes(t *testing.T) {
 			}
 			p = l.speaker("restarting")
 			p.set(testWant(testRoute(vip4), testRoute(vip6)))
-			l.Await(20*time.Second, "session established again and the stale route gone", func() bool {
+			l.Await(20*time.Second, "session re-established and the stale route removed", func() bool {
 				kept()
 				return p.session(peerName).State == millracev1beta1.SessionEstablished &&
 					l.KernelRoutes()[gone] == ""

@@ -24,7 +24,7 @@ func TestSlowRouters(t *testing.T) {
 		serve       func(conn *rawConn)
 	}{
 		{"nothing", "received no OPEN for 10s", (*rawConn).drain},
-		{"octet by octet", "received no OPEN for 10s", func(conn *rawConn) {
+		{"byte by byte", "received no OPEN for 10s", func(conn *rawConn) {
 			for _, octet := range openMessage(t, 64500) {
 				if _, err := conn.Write([]byte{octet}); err != nil {
 					return

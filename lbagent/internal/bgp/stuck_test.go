@@ -125,7 +125,7 @@ func awaitStuck(t *testing.T, s *Server) time.Time {
 	t.Helper()
 	var sent uint64
 	var since time.Time
-	awaitSession(t, s, 30*time.Second, "the router takes no more", func(session Session) bool {
+	awaitSession(t, s, 30*time.Second, "the router stops reading", func(session Session) bool {
 		if session.UpdatesSent != sent {
 			sent, since = session.UpdatesSent, time.Now()
 		}

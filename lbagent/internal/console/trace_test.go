@@ -169,7 +169,7 @@ verdict: delivered to 198.18.1.2:8080 through the node's network stack
 reply: leaves node1 directly to the client, with the VIP as its source`,
 		},
 		{
-			"asked by another node, and not known here either",
+			"lookup by another node, unknown here",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, FromNode: true, Frontend: 1, Key: webKey, Stage2: true, Returned: true, Node: 9,
 			},
@@ -180,7 +180,7 @@ connection: not found on this node
 verdict: encapsulated to node with id 9, which queried first: no previous owner has the connection`,
 		},
 		{
-			"gone endpoint under policy Local",
+			"removed endpoint, policy Local",
 			dataplane.Trace{
 				Verdict: dataplane.TraceDropped, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
 				Established: true, Endpoint: 4, Reason: "endpoint_gone",
@@ -194,7 +194,7 @@ endpoint: number 4, which no longer exists
 verdict: dropped: endpoint_gone`,
 		},
 		{
-			"asked for under policy Local",
+			"lookup, policy Local",
 			dataplane.Trace{
 				Verdict: dataplane.TraceSent, VIP: true, Frontend: 1, Key: webKey, Local: true, Stage2: true,
 				LookupForwarded: true, Node: 9,

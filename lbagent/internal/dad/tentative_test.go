@@ -41,20 +41,20 @@ func TestEvaluate(t *testing.T) {
 		{"a new one waits for both answers", young, []step{
 			{0, nil, "checking"}, {time.Second, first(nobody), "checking"}, {2 * time.Second, both(nobody, nobody), "free"},
 		}},
-		{"a host on any link is one", young, []step{{0, both(nobody, held), "withheld"}}},
-		{"the host leaves", young, []step{
+		{"host on any link", young, []step{{0, both(nobody, held), "withheld"}}},
+		{"host left", young, []step{
 			{0, both(nobody, held), "withheld"}, {time.Hour, both(nobody, held), "withheld"}, {2 * time.Hour, both(nobody, nobody), "free"},
 			{3 * time.Hour, both(nobody, held), "told"},
 		}},
-		{"without answers it waits no longer", young, []step{
+		{"no longer pending without replies", young, []step{
 			{0, nil, "checking"}, {answerTimeout - 1, first(nobody), "checking"}, {answerTimeout, first(nobody), "free"}, {time.Hour, both(held, nobody), "told"},
 		}},
-		{"an old one is in use by other nodes", old, []step{{0, nil, "free"}, {time.Second, both(held, nobody), "told"}}},
-		{"one that is announced stays", announced, []step{{0, nil, "free"}, {time.Second, both(held, nobody), "told"}}},
-		{"one that waited goes on waiting", waited, []step{
+		{"old VIP used by other nodes", old, []step{{0, nil, "free"}, {time.Second, both(held, nobody), "told"}}},
+		{"announced VIP stays announced", announced, []step{{0, nil, "free"}, {time.Second, both(held, nobody), "told"}}},
+		{"pending VIP stays pending", waited, []step{
 			{0, nil, "checking"}, {time.Second, both(nobody, held), "withheld"}, {time.Minute, both(nobody, nobody), "free"},
 		}},
-		{"one that another agent may have announced waits when the host answers", restarted, []step{
+		{"VIP possibly announced by another agent is pending after a reply", restarted, []step{
 			{0, nil, "free"}, {time.Second, first(held), "withheld"},
 		}},
 	} {

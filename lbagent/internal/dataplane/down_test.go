@@ -51,15 +51,15 @@ func TestSetDown(t *testing.T) {
 	check("another node", 3, false)
 	setHops(nil)
 	setHops(hops)
-	check("its hop was learned again", 2, true)
+	check("hop learned again", 2, true)
 	node.Zone = 1
 	apply(t, d, forwarding.PutNode{ID: 2, Node: node})
-	check("its zone changed", 2, true)
+	check("zone changed", 2, true)
 	setDown()
 	check("up again", 2, false)
 	setDown(4)
 	apply(t, d, forwarding.PutNode{ID: 4, Node: forwarding.Node{IPv4: ip("198.51.100.14")}})
-	check("known later than its loss", 4, true)
+	check("added after it went down", 4, true)
 	node.Down = true
 	apply(t, d, forwarding.PutNode{ID: 2, Node: node})
 	setDown()

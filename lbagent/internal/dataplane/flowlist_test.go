@@ -57,7 +57,7 @@ func TestFlows(t *testing.T) {
 	if err := sessions[to].Close(); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "a connection that ended is not told", func() bool {
+	await(t, "the closed connection is not listed", func() bool {
 		found, more := n.flows(t, 100, func(k forwarding.FrontendKey) bool { return k == key })
 		return len(found) == 0 && !more
 	})

@@ -174,7 +174,7 @@ func TestSetIngressInterfaces(t *testing.T) {
 	check("no node", 0)
 	set(map[forwarding.NodeID][]int{2: {5}})
 	check("fewer", 2, 5)
-	check("not known any longer", 3)
+	check("node removed", 3)
 	set(map[forwarding.NodeID][]int{2: {1, 2, 3, 4, 5, 6, 7, 8, 9}})
 	check("more than fit", 2)
 	set(map[forwarding.NodeID][]int{2: {5}})

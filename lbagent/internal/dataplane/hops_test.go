@@ -36,9 +36,9 @@ func TestSetHops(t *testing.T) {
 		t.Error("no error for an MTU out of range")
 	}
 	check("set", 2, hop)
-	check("node not known", 3, forwarding.Hop{})
+	check("unknown node", 3, forwarding.Hop{})
 	apply(t, d, forwarding.PutNode{ID: 3, Node: forwarding.Node{IPv6: ip("2001:db8::3")}})
-	check("node known since", 3, hop)
+	check("node added", 3, hop)
 	state, err := d.Dump()
 	if want := (forwarding.Node{IPv4: ip("198.51.100.12")}); err != nil || state.Nodes[2] != want {
 		t.Errorf("node 2 dumped as %+v, %v; want %+v", state.Nodes[2], err, want)

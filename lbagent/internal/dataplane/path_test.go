@@ -121,7 +121,7 @@ func checkCensus(t *testing.T, n *network) {
 	if err := s.exchange(1, 1); err != nil {
 		t.Fatal(err)
 	}
-	await(t, "one TCP connection lives, the one that is open", func() bool {
+	await(t, "only one TCP connection is open", func() bool {
 		var tcp uint64
 		for _, node := range n.nodes {
 			got, err := node.dataplane.Connections()

@@ -241,10 +241,10 @@ func TestApplyErrors(t *testing.T) {
 		want string
 		full bool
 	}{
-		{"too many VIPs", []forwarding.Op{
+		{"VIPs over the limit", []forwarding.Op{
 			forwarding.PutVIP{Address: vip(1)}, forwarding.PutVIP{Address: vip(2)}, forwarding.PutVIP{Address: vip(3)},
 		}, 2, "write 203.0.113.3 of map vips: map is full: no room for more VIPs", true},
-		{"too many source ranges", []forwarding.Op{
+		{"source ranges over the limit", []forwarding.Op{
 			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(1), 32)}},
 			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(2), 32)}},
 			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(3), 32)}},

@@ -57,7 +57,7 @@ func TestProgramsBefore(t *testing.T) {
 	check("alone")
 	_, detach, err := attachForeign(t, "behind", uplink.Index, link.Tail())
 	if errors.Is(err, ebpf.ErrNotSupported) {
-		check("a kernel without tcx")
+		check("kernel without tcx")
 		return
 	}
 	if err != nil {
@@ -69,7 +69,7 @@ func TestProgramsBefore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	check("in front", fmt.Sprintf("program %d (before)", id))
+	check("first in the order", fmt.Sprintf("program %d (before)", id))
 	if err := d.Attach([]Uplink{uplink, other}); err != nil {
 		t.Fatal(err)
 	}

@@ -152,7 +152,7 @@ func testUplinkChanges(t *testing.T, clsact bool) {
 		{"down", "link set renamed down", "renamed"},
 		{"deleted", "link delete renamed", ""},
 		{"created again", create, "other"},
-		{"no uplink any more", "", ""},
+		{"no uplink left", "", ""},
 		{"again", "", "other"},
 	} {
 		if step.commands != "" {

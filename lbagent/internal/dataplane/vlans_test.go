@@ -84,10 +84,10 @@ func TestTagOffload(t *testing.T) {
 	use(first)
 	check("a VLAN", off, asBefore, one)
 	use(first, second)
-	check("another one with a member", off, off, two)
+	check("second device with a member", off, off, two)
 	run(t, "ethtool", "-K", "card", "rxvlan", "on")
 	use(first, second)
-	check("turned on by somebody", off, off, two)
+	check("VLAN offload enabled externally", off, off, two)
 	use(first)
 	check("one left", off, asBefore, one)
 	use(card)
@@ -111,7 +111,7 @@ func TestTagsBeside(t *testing.T) {
 		beside string
 		flags  uint32
 	}{
-		{"a device that shows them", newTap(t, "plain"), "", 0},
+		{"device that exposes tags", newTap(t, "plain"), "", 0},
 		{"veth", newOf(t, "card", "veth", "peer", "name", "card-end"), "card is of kind veth", beside | byKernel},
 		{"bridge", newOf(t, "bridged", "bridge"), "bridged is of kind bridge", beside | byKernel},
 	} {

@@ -86,10 +86,10 @@ func TestNFTables(t *testing.T) {
 		{"the other family", "table ip6 fw { chain forward { type filter hook forward priority 0; policy drop; }; }", false, false},
 		{"all accepted", base("ip", "accept"), false, false},
 		{"established", base("ip", "ct state established,related accept"), true, false},
-		{"states in a map", base("ip", "ct state vmap { established : accept, related : accept, invalid : drop }"), true, false},
-		{"new ones in a map", base("ip", "ct state vmap { new : accept, invalid : drop }"), false, true},
-		{"the pods", base("ip", "ip daddr 198.18.0.0/15 accept; ip saddr 198.18.0.0/15 accept"), false, false},
-		{"to the pods alone", base("ip", "ip daddr 198.18.0.0/16 ct state new accept"), false, true},
+		{"conntrack states in a map", base("ip", "ct state vmap { established : accept, related : accept, invalid : drop }"), true, false},
+		{"new connections in a map", base("ip", "ct state vmap { new : accept, invalid : drop }"), false, true},
+		{"pod addresses", base("ip", "ip daddr 198.18.0.0/15 accept; ip saddr 198.18.0.0/15 accept"), false, false},
+		{"only to the pods", base("ip", "ip daddr 198.18.0.0/16 ct state new accept"), false, true},
 		{"others", base("ip", "ip daddr 198.51.100.0/24 ip saddr 198.51.100.0/24 accept"), true, true},
 		{"by interface", base("ip", `oifname "cni0" accept; iifname "cni0" accept`), false, false},
 		{"by a part of its name", base("ip", `oifname "cni*" accept`), false, true},
@@ -98,11 +98,11 @@ func TestNFTables(t *testing.T) {
 		{"marked", base("ip", "meta mark and 0x4000 == 0x4000 accept"), true, true},
 		{"marked before", base("ip", "jump marking; meta mark and 0x4000 == 0x4000 accept"), false, false},
 		{"in a chain", base("ip", "jump accepting"), false, false},
-		{"a chain that accepts nothing", base("ip", "jump refusing; jump returning"), true, true},
+		{"chain without accept rules", base("ip", "jump refusing; jump returning"), true, true},
 		{"dropped by a rule, not by the policy", base("ip", "drop"), false, false},
 		{"dropped in a chain", base("ip", "goto refusing; accept"), true, true},
 		{"rejected", base("ip", "reject"), false, false},
-		{"a set that is not read", base("ip", "ip daddr @listed accept"), false, false},
+		{"set that cannot be read", base("ip", "ip daddr @listed accept"), false, false},
 		{"another chain accepts", base("ip", "") + "\ntable ip other { chain forward { type filter hook forward priority 1; accept\n }; }", true, true},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -133,7 +133,7 @@ func TestIPTables(t *testing.T) {
 		rules []string
 		want  bool
 	}{
-		{"policy alone", nil, true},
+		{"policy only", nil, true},
 		{"kube-proxy", []string{
 			"-N KUBE-FORWARD", `-A FORWARD -m comment --comment rules -j KUBE-FORWARD`,
 			"-A KUBE-FORWARD -m conntrack --ctstate INVALID -j DROP",
@@ -147,7 +147,7 @@ func TestIPTables(t *testing.T) {
 			"-N cali-FORWARD", "-A FORWARD -j cali-FORWARD", "-A cali-FORWARD -j MARK --set-xmark 0x10000/0x10000",
 			"-A FORWARD -m mark --mark 0x10000/0x10000 -j ACCEPT",
 		}, false},
-		{"not by new connections", []string{"-A FORWARD -m conntrack ! --ctstate NEW -j ACCEPT"}, true},
+		{"not for new connections", []string{"-A FORWARD -m conntrack ! --ctstate NEW -j ACCEPT"}, true},
 		{"by interface", []string{"-A FORWARD -o cni0 -j ACCEPT"}, false},
 		{"by a part of its name", []string{"-A FORWARD -i eth+ -j ACCEPT"}, false},
 		{"other interfaces", []string{"-A FORWARD -i docker0 -j ACCEPT", "-A FORWARD -o docker+ -j ACCEPT"}, true},
@@ -156,7 +156,7 @@ func TestIPTables(t *testing.T) {
 		{"a protocol", []string{"-A FORWARD -p tcp -j ACCEPT"}, false},
 		{"ports", []string{"-A FORWARD -p tcp --dport 80 -j ACCEPT"}, false},
 		{"returned", []string{"-N MINE", "-A FORWARD -j MINE", "-A MINE -j RETURN", "-A MINE -j ACCEPT"}, true},
-		{"gone to", []string{"-N MINE", "-A FORWARD -g MINE", "-A FORWARD -j ACCEPT", "-A MINE -j MARK --set-mark 1"}, true},
+		{"goto a chain", []string{"-N MINE", "-A FORWARD -g MINE", "-A FORWARD -j ACCEPT", "-A MINE -j MARK --set-mark 1"}, true},
 		{"dropped by a rule, not by the policy", []string{"-A FORWARD -j DROP"}, false},
 		{"rejected", []string{"-A FORWARD -j REJECT"}, false},
 	} {

@@ -112,28 +112,28 @@ func TestStory(t *testing.T) {
 	session := func(what, message string) Entry {
 		return Entry{Kind: consoleapi.HistorySession, What: what, Names: []string{"tor1"}, Message: message}
 	}
-	step("the first state", func(*State) {}, route("Announced", "to tor1"))
+	step("initial state", func(*State) {}, route("Announced", "to tor1"))
 	step("a session", func(s *State) { s.Sessions = []Session{{Peer: "tor1", Established: true, BFD: "Up"}} },
 		session("Established", ""), session("BFDUp", ""))
-	step("a pod is not ready", func(s *State) {
+	step("pod not ready", func(s *State) {
 		s.Model = modelOf(frontend(1, []forwarding.Endpoint{pod(2)}, []forwarding.Endpoint{pod(1)}))
 	},
 		endpoints("NotReady", 1, podText))
-	step("it is gone", func(s *State) { s.Model = modelOf(frontend(1, []forwarding.Endpoint{pod(2)}, nil)) }, endpoints("Gone", 1, podText))
-	step("the others, too", func(s *State) {
+	step("pod removed", func(s *State) { s.Model = modelOf(frontend(1, []forwarding.Endpoint{pod(2)}, nil)) }, endpoints("Gone", 1, podText))
+	step("other pods removed", func(s *State) {
 		s.Model, s.Decisions = modelOf(frontend(0, nil, nil)), announced()
 	}, route("NotAnnounced", "NoEndpoint: no endpoint is ready"), endpoints("Gone", 0, "192.0.2.2:8080"), endpoints("NoneReady", 0))
-	step("one is back", func(s *State) {
+	step("one pod recreated", func(s *State) {
 		s.Model, s.Decisions = modelOf(frontend(0, []forwarding.Endpoint{pod(3)}, nil)), announced("tor1", "tor2")
 	}, route("Announced", "to tor1, tor2"), endpoints("Ready", 1, "192.0.2.3:8080"), endpoints("Recovered", 0))
-	step("another reason for the same", func(s *State) { s.Decisions = slices.Clone(s.Decisions) })
+	step("changed reason", func(s *State) { s.Decisions = slices.Clone(s.Decisions) })
 	step("a flap between two looks", func(s *State) {
 		s.Sessions = []Session{{Peer: "tor1", Established: true, Flaps: 1, Message: "hold timer expired", BFD: "Down", BFDMessage: "no packet"}}
 	}, session("Lost", "hold timer expired"), session("Established", ""), session("BFDDown", "no packet"))
 	step("a loss", func(s *State) { s.Sessions = []Session{{Peer: "tor1", Flaps: 2, Message: "cease"}} }, session("Lost", "cease"))
-	step("why it does not come back", func(s *State) { s.Sessions = []Session{{Peer: "tor1", Flaps: 2, Message: "refused"}} }, session("Failing", "refused"))
+	step("reason of the failure", func(s *State) { s.Sessions = []Session{{Peer: "tor1", Flaps: 2, Message: "refused"}} }, session("Failing", "refused"))
 	step("no peer", func(s *State) { s.Sessions = nil }, session("Removed", ""))
-	step("a node is down, and another new", func(s *State) {
+	step("one node down, one node added", func(s *State) {
 		s.Down = map[forwarding.NodeID]bool{2: true}
 		m := *s.Model
 		m.Nodes = append(slices.Clone(m.Nodes), model.Node{Name: "node3", ID: 3, Draining: "Cordoned"})
@@ -145,12 +145,12 @@ func TestStory(t *testing.T) {
 		s.CutOff, s.Problems = true, []Problem{{Text: "a firewall"}, {Service: "default/web", Text: "too many"}}
 	}, Entry{Kind: consoleapi.HistoryNode, What: "Isolated"}, Entry{Kind: consoleapi.HistoryNode, What: "Problem", Message: "a firewall"},
 		Entry{Kind: consoleapi.HistoryNode, What: "Problem", Services: names, Message: "too many"})
-	step("all is well", func(s *State) {
+	step("no problems", func(s *State) {
 		s.Down, s.CutOff, s.Problems = nil, false, nil
 	}, Entry{Kind: consoleapi.HistoryNode, What: "Up", Names: []string{"node2"}}, Entry{Kind: consoleapi.HistoryNode, What: "Rejoined"},
 		Entry{Kind: consoleapi.HistoryNode, What: "Resolved", Message: "a firewall"},
 		Entry{Kind: consoleapi.HistoryNode, What: "Resolved", Services: names, Message: "too many"})
-	step("the Service is deleted", func(s *State) {
+	step("Service deleted", func(s *State) {
 		m := *s.Model
 		m.VIPs, m.Frontends = nil, nil
 		s.Model, s.Decisions = &m, nil
@@ -338,11 +338,11 @@ func TestSelection(t *testing.T) {
 		want    string
 		omitted int
 	}{
-		{"all, by time", consoleapi.HistoryQuery{}, "Session Endpoints Endpoints Drops Drops Route", 0},
+		{"all entries by time", consoleapi.HistoryQuery{}, "Session Endpoints Endpoints Drops Drops Route", 0},
 		{"of a Service", consoleapi.HistoryQuery{Service: "default/web"}, "Session Endpoints Drops Route", 0},
-		{"of a time", consoleapi.HistoryQuery{From: start, To: start.Add(time.Minute)}, "Endpoints Endpoints Drops", 0},
-		{"the last", consoleapi.HistoryQuery{Last: 2}, "Drops Route", 4},
-		{"of another Service", consoleapi.HistoryQuery{Service: "default/we"}, "Session", 0},
+		{"entries of an interval", consoleapi.HistoryQuery{From: start, To: start.Add(time.Minute)}, "Endpoints Endpoints Drops", 0},
+		{"latest entries", consoleapi.HistoryQuery{Last: 2}, "Drops Route", 4},
+		{"entries of another Service", consoleapi.HistoryQuery{Service: "default/we"}, "Session", 0},
 	} {
 		selection := NewSelection(test.query)
 		for _, line := range lines {

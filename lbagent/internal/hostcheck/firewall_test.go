@@ -48,18 +48,18 @@ func TestFirewallReports(t *testing.T) {
 		}
 	}
 	drops = []string{"ip filter FORWARD"}
-	step("no pods known", false, "")
+	step("no known pods", false, "")
 	f.setModel(&model.Model{Frontends: []*model.Frontend{
 		{Endpoints: []forwarding.Endpoint{{Address: netip.MustParseAddr("198.18.1.2")}}},
 	}}, []string{"eth0"})
 	step("dropped", true, "ip filter FORWARD")
-	step("as before", false, "ip filter FORWARD")
+	step("unchanged", false, "ip filter FORWARD")
 	if got := f.problems(); len(got) != 1 {
 		t.Errorf("problems = %q, want one", got)
 	}
 	fails = errors.New("no nftables")
 	drops = nil
-	step("not read", false, "ip filter FORWARD")
+	step("read error", false, "ip filter FORWARD")
 	fails = nil
 	step("accepted", true, "")
 	if got := f.problems(); got != nil {

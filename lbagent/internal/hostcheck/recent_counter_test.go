@@ -19,11 +19,11 @@ func TestRecentCounter(t *testing.T) {
 		{"what an agent before has counted", 0, 7, false, false},
 		{"nothing new", time.Minute, 7, false, false},
 		{"a drop", 2 * time.Minute, 8, true, true},
-		{"another one", 3 * time.Minute, 9, false, true},
+		{"another packet", 3 * time.Minute, 9, false, true},
 		{"long after the first one", 3*time.Minute + recentWindow - 1, 9, false, true},
 		{"long after the last one", 3*time.Minute + recentWindow, 9, true, false},
 		{"again", time.Hour, 10, true, true},
-		{"the maps are new", 2 * time.Hour, 0, true, false},
+		{"counters reset", 2 * time.Hour, 0, true, false},
 	} {
 		if changed := o.observe(step.count, start.Add(step.after)); changed != step.changed || o.reported.Load() != step.told {
 			t.Errorf("%s: changed %v, reported %v; want %v, %v", step.name, changed, o.reported.Load(), step.changed, step.told)

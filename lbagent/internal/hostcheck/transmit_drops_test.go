@@ -26,13 +26,13 @@ func TestTransmitDrops(t *testing.T) {
 		changed bool
 		told    string
 	}{
-		{"drops of before", 0, []dataplane.UplinkTransmitDrops{eth0(5, 6), eth1}, false, ""},
+		{"previous drops", 0, []dataplane.UplinkTransmitDrops{eth0(5, 6), eth1}, false, ""},
 		{"nothing new", time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 6), eth1}, false, ""},
 		{"one reason", 2 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
-		{"more of it", 3 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
+		{"additional drops", 3 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
 		{"another", 4 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
 		{"long after the first", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
-		{"no uplink any more", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
+		{"no uplink left", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {
 			t.Errorf("%s: changed %t, text %q, want %t, %q", step.name, changed, u.text(), step.changed, step.told)

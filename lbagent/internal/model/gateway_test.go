@@ -29,9 +29,9 @@ func TestRouterWithoutAddress(t *testing.T) {
 		problem  string
 	}{
 		{"one gateway", gateway, nil, []string{"fe80::1%eth0"}, nil, "fe80::1%eth0", "", ""},
-		{"no gateway", gateway, nil, nil, nil, "", ReasonNoGateway, "no IPv6 default route"},
+		{"no gateway configured", gateway, nil, nil, nil, "", ReasonNoGateway, "no IPv6 default route"},
 		{"two gateways", gateway, nil, []string{"fe80::1%eth0", "fe80::1%eth1"}, nil, "", ReasonNoGateway, "fe80::1%eth1"},
-		{"a router on the interface", onLink, nil, nil, map[string]netip.Addr{"eth1": netip.MustParseAddr("fe80::2%eth1")}, "fe80::2%eth1", "", ""},
+		{"router on the interface", onLink, nil, nil, map[string]netip.Addr{"eth1": netip.MustParseAddr("fe80::2%eth1")}, "fe80::2%eth1", "", ""},
 		{"no router on the interface", onLink, nil, nil, map[string]netip.Addr{"eth1": {}}, "", ReasonNoRouter, "no router has sent a router advertisement on eth1"},
 		{"no interface", onLink, nil, nil, map[string]netip.Addr{}, "", ReasonNoRouter, "this node has no interface eth1"},
 		{"other nodes", onLink, elsewhere, nil, nil, "", "", ""},

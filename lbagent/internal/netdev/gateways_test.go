@@ -41,7 +41,7 @@ func TestGateways(t *testing.T) {
 	add("198.51.100.130", second, 200)
 	check("a spare one", "[198.51.100.2]", "[]")
 	must(t, netlink.RouteDel(best))
-	check("the spare one alone", "[198.51.100.130]", "[]")
+	check("only the spare gateway", "[198.51.100.130]", "[]")
 	must(t, netlink.RouteAdd(&netlink.Route{Dst: mustParseAddr(t, "0.0.0.0/0").IPNet, Priority: 50, MultiPath: []*netlink.NexthopInfo{
 		{LinkIndex: second, Gw: net.ParseIP("198.51.100.130")}, {LinkIndex: first, Gw: net.ParseIP("198.51.100.2")},
 	}}))

@@ -208,9 +208,9 @@ func TestHopWatcher(t *testing.T) {
 		first.Attrs().Index: {first.Attrs().Index}, second.Attrs().Index: {second.Attrs().Index},
 	}
 	w.SetTargets(targets, devices)
-	await("nobody spoke to it before", onLink, hop(first, 1, 1500))
+	await("no previous traffic", onLink, hop(first, 1, 1500))
 	w.SetTargets(targets, map[int][]int{second.Attrs().Index: {second.Attrs().Index}})
-	await("not an uplink any longer", onLink, nil)
+	await("no longer an uplink", onLink, nil)
 	w.SetTargets(targets, devices)
 	await("uplink again; IPv6", ipv6, hop(second, 2, 1500))
 
@@ -219,17 +219,17 @@ func TestHopWatcher(t *testing.T) {
 	await("a route appears", routed, hop(first, 1, 1500))
 	route.Gw, route.MTU = net.ParseIP("198.51.100.130"), 1400
 	must(t, netlink.RouteReplace(route))
-	await("the route moves to the other uplink", routed, hop(second, 2, 1400))
+	await("route through the other uplink", routed, hop(second, 2, 1400))
 
 	must(t, f.LinkSetHardwareAddr(farSecond, farMAC(3)))
-	await("the router changes its address", routed, hop(second, 3, 1400))
+	await("MAC address of the router changed", routed, hop(second, 3, 1400))
 	must(t, netlink.NeighSet(&netlink.Neigh{LinkIndex: second.Attrs().Index, State: netlink.NUD_STALE,
 		IP: net.ParseIP("198.51.100.130").To4(), HardwareAddr: farMAC(9)}))
 	await("a wrong address", routed, hop(second, 9, 1400))
-	await("it does not answer there, and is looked for", routed, hop(second, 3, 1400))
+	await("no reply from the neighbour", routed, hop(second, 3, 1400))
 
 	must(t, netlink.LinkSetMTU(first, 1300))
-	await("the interface's MTU", onLink, hop(first, 1, 1300))
+	await("MTU of the interface changed", onLink, hop(first, 1, 1300))
 	must(t, netlink.LinkSetDown(first))
 	await("link down", onLink, nil)
 	must(t, netlink.LinkSetUp(first))

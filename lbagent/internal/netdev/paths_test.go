@@ -67,12 +67,12 @@ func TestIngress(t *testing.T) {
 	must(t, netlink.RouteAdd(anywhere))
 	await("a default route", routed, two)
 	must(t, netlink.RouteAdd(far(func(*netlink.Route) {})))
-	await("a route of its own: the default route counts no longer", routed, one)
+	await("specific route overrides the default route", routed, one)
 	spare := far(func(r *netlink.Route) { r.Gw, r.Priority = net.ParseIP("198.51.100.130"), 500 })
 	must(t, netlink.RouteAdd(spare))
-	await("another one, should the first go", routed, one, two)
+	await("second route as a backup", routed, one, two)
 	must(t, netlink.RouteDel(spare))
-	await("the other one goes", routed, one)
+	await("backup route removed", routed, one)
 	must(t, netlink.RouteReplace(far(func(r *netlink.Route) {
 		r.Gw = nil
 		r.MultiPath = []*netlink.NexthopInfo{

@@ -17,11 +17,11 @@ func TestStrictlyFiltered(t *testing.T) {
 	}{
 		{"one uplink", []string{"eth0"}, map[string]int{"all": 1, "eth0": 1}, nil},
 		{"off", []string{"eth0", "eth1"}, map[string]int{"all": 0, "eth0": 0, "eth1": 0}, nil},
-		{"one of two", []string{"eth0", "eth1"}, map[string]int{"all": 0, "eth0": 0, "eth1": 1}, []string{"eth1"}},
-		{"all is strict", []string{"eth0", "eth1"}, map[string]int{"all": 1, "eth0": 0, "eth1": 2}, []string{"eth0"}},
-		{"all is loose", []string{"eth0", "eth1"}, map[string]int{"all": 2, "eth0": 1, "eth1": 1}, nil},
-		{"gone meanwhile", []string{"eth0", "eth1"}, map[string]int{"all": 1, "eth0": 1}, []string{"eth0"}},
-		{"no settings at all", []string{"eth0", "eth1"}, nil, nil},
+		{"one of two interfaces", []string{"eth0", "eth1"}, map[string]int{"all": 0, "eth0": 0, "eth1": 1}, []string{"eth1"}},
+		{"all interfaces strict", []string{"eth0", "eth1"}, map[string]int{"all": 1, "eth0": 0, "eth1": 2}, []string{"eth0"}},
+		{"all interfaces loose", []string{"eth0", "eth1"}, map[string]int{"all": 2, "eth0": 1, "eth1": 1}, nil},
+		{"interface removed", []string{"eth0", "eth1"}, map[string]int{"all": 1, "eth0": 1}, []string{"eth0"}},
+		{"no settings", []string{"eth0", "eth1"}, nil, nil},
 	} {
 		got := strictlyFiltered(test.uplinks, func(name string) (int, error) {
 			value, ok := test.settings[name]

@@ -39,12 +39,12 @@ func TestChoose(t *testing.T) {
 		want     []string
 		again    time.Duration
 	}{
-		{"one is selected", 0, []Link{eth1, eth0}, map[int]bool{2: true}, []string{"eth0"}, 0},
-		{"its route is gone", time.Second, []Link{eth1, eth0}, nil, []string{"eth0"}, HoldOff - time.Second},
-		{"its route is back", time.Second, []Link{eth1, eth0}, map[int]bool{2: true}, []string{"eth0"}, 0},
-		{"the route moves", 0, []Link{eth1, eth0}, map[int]bool{3: true}, []string{"eth0", "eth1"}, HoldOff},
-		{"the old one's time is over", HoldOff, []Link{eth1, eth0}, map[int]bool{3: true}, []string{"eth1"}, 0},
-		{"it is deleted", 0, []Link{eth0}, nil, nil, 0},
+		{"interface selected", 0, []Link{eth1, eth0}, map[int]bool{2: true}, []string{"eth0"}, 0},
+		{"route removed", time.Second, []Link{eth1, eth0}, nil, []string{"eth0"}, HoldOff - time.Second},
+		{"route restored", time.Second, []Link{eth1, eth0}, map[int]bool{2: true}, []string{"eth0"}, 0},
+		{"route moved", 0, []Link{eth1, eth0}, map[int]bool{3: true}, []string{"eth0", "eth1"}, HoldOff},
+		{"hold time of the previous interface expired", HoldOff, []Link{eth1, eth0}, map[int]bool{3: true}, []string{"eth1"}, 0},
+		{"interface deleted", 0, []Link{eth0}, nil, nil, 0},
 	} {
 		now = now.Add(step.after)
 		uplinks, again := f.choose(step.existing, step.selected, now)

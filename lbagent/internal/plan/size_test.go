@@ -20,11 +20,11 @@ func TestSizeFor(t *testing.T) {
 	}{
 		{"no pod", 0, 0, 512}, {"one pod", 1, 1, 512},
 		{"just enough", 16, 1, 512}, {"one more", 17, 1, 1024},
-		{"just enough for the ordinary size", 128, 1, forwarding.Rows},
-		{"one more than that", 129, 1, 2 * forwarding.Rows},
+		{"largest number for the ordinary size", 128, 1, forwarding.Rows},
+		{"one pod above the ordinary size", 129, 1, 2 * forwarding.Rows},
 		{"a thousand", 1000, 1, 8 * forwarding.Rows},
-		{"as many as a cluster has", 5000, 30, forwarding.MaxRows},
-		{"many on few nodes", 3, 1000, forwarding.Rows},
+		{"typical number of pods", 5000, 30, forwarding.MaxRows},
+		{"many pods on few nodes", 3, 1000, forwarding.Rows},
 	} {
 		f := model.Frontend{Weights: map[forwarding.NodeID]uint32{}}
 		for id := range test.nodes {

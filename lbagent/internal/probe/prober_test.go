@@ -197,9 +197,9 @@ func TestProberResumes(t *testing.T) {
 		want.Targets[forwarding.NodeID(id)] = target4(id)
 	}
 	first, end := resumeProber(t, want, nil)
-	await(t, "all nodes are known", func() bool { return len(first.Known()) == len(nodes) })
+	await(t, "all nodes known", func() bool { return len(first.Known()) == len(nodes) })
 	nodes[0].silent.Store(true)
-	await(t, "node 2 is known to be down", func() bool {
+	await(t, "node 2 reported as down", func() bool {
 		known := first.Known()
 		return isDown(first, 2) && known[0].ID == 2 && !known[0].Lost.IsZero()
 	})
@@ -242,7 +242,7 @@ func TestNarrowPath(t *testing.T) {
 		t.Errorf("verdict = %+v", v)
 	}
 	narrow.narrow.Store(false)
-	await(t, "the path to node 2 is not narrow any more", func() bool { return len(p.Verdict().LowMTU) == 0 })
+	await(t, "large packets reach node 2 again", func() bool { return len(p.Verdict().LowMTU) == 0 })
 }
 
 // With two nodes a router decides which one is cut off.

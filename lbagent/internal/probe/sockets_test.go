@@ -58,7 +58,7 @@ func TestSockets(t *testing.T) {
 	sockets.Reopen(now.Add(time.Second))
 	expect("tried again", 3, first, second)
 	sockets.Reopen(now.Add(time.Minute))
-	expect("nothing lacks", 3, first, second)
+	expect("all sockets open", 3, first, second)
 	sockets.Need(map[netip.Addr]bool{second: true}, now)
 	expect("one left", 3, second)
 	// A changed set is opened at once, even while an address fails.
@@ -66,7 +66,7 @@ func TestSockets(t *testing.T) {
 	sockets.Need(both, now)
 	refused[first] = false
 	sockets.Need(map[netip.Addr]bool{first: true}, now)
-	expect("another set", 5, first)
+	expect("different addresses", 5, first)
 	sockets.Close()
 	expect("closed", 5)
 }

@@ -346,7 +346,7 @@ func TestHerd(t *testing.T) {
 		ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "new"},
 		Spec:       corev1.ServiceSpec{Ports: []corev1.ServicePort{{Port: 80}}},
 	})
-	h.await("told of a new Service", func(s *Source) bool {
+	h.await("notified of a new Service", func(s *Source) bool {
 		return slices.ContainsFunc(s.Snapshot().Services, func(service *corev1.Service) bool { return service.Name == "new" })
 	})
 	feed()

@@ -23,15 +23,15 @@ func TestJoinRow(t *testing.T) {
 		want   forwarding.Row
 	}{
 		{"nobody", row(1, 1, 2, 3), nil, row(1, 1, 2, 3)},
-		{"the same owner", row(1, 1, 2, 3), []forwarding.NodeID{1}, row(1, 1, 2, 3)},
+		{"same owner", row(1, 1, 2, 3), []forwarding.NodeID{1}, row(1, 1, 2, 3)},
 		{"another owner", row(0, 1), []forwarding.NodeID{2}, row(1, 1, 2)},
 		{"before history and ranks", row(1, 1, 2, 3), []forwarding.NodeID{4}, row(2, 1, 4, 2, 3)},
-		{"the oldest goes", row(3, 1, 2, 3, 4), []forwarding.NodeID{5}, row(3, 1, 5, 2, 3)},
+		{"oldest node dropped", row(3, 1, 2, 3, 4), []forwarding.NodeID{5}, row(3, 1, 5, 2, 3)},
 		{"one that was by rank", row(0, 1, 2, 3), []forwarding.NodeID{3}, row(1, 1, 3, 2)},
 		{"known already", row(2, 1, 2, 3), []forwarding.NodeID{3, 2}, row(2, 1, 2, 3)},
 		{"twice", row(0, 1), []forwarding.NodeID{2, 2, 3}, row(2, 1, 2, 3)},
-		{"more than there is room for", row(1, 1, 6), []forwarding.NodeID{2, 3, 4, 5}, row(3, 1, 2, 3, 4)},
-		{"a row without owner", row(0, 1), []forwarding.NodeID{0}, row(0, 1)},
+		{"chain full", row(1, 1, 6), []forwarding.NodeID{2, 3, 4, 5}, row(3, 1, 2, 3, 4)},
+		{"row without an owner", row(0, 1), []forwarding.NodeID{0}, row(0, 1)},
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {

@@ -24,9 +24,9 @@ func TestMergeRow(t *testing.T) {
 	}{
 		{"equal", row(1, 1, 2, 3), row(1, 1, 2, 3), row(1, 1, 2, 3), true},
 		{"another owner", row(0, 1), row(0, 2), row(0, 1), false},
-		{"ranks are no history", row(1, 1, 2, 3), row(0, 1, 4, 5), row(1, 1, 2, 3), true},
+		{"ranks are not history", row(1, 1, 2, 3), row(0, 1, 4, 5), row(1, 1, 2, 3), true},
 		{"known already", row(2, 1, 2, 3), row(1, 1, 3, 4), row(2, 1, 2, 3), true},
-		{"the other's is the newest", row(1, 1, 2, 5), row(1, 1, 3, 6), row(2, 1, 3, 2, 5), true},
+		{"newest owner from the other table", row(1, 1, 2, 5), row(1, 1, 3, 6), row(2, 1, 3, 2, 5), true},
 		{"one that was by rank", row(1, 1, 2, 3), row(1, 1, 3), row(2, 1, 3, 2), true},
 		{"ranks make room", row(0, 1, 5, 6, 7), row(2, 1, 3, 4), row(2, 1, 3, 4, 5), true},
 		{"just enough room", row(2, 1, 2, 3), row(2, 1, 4, 2), row(3, 1, 4, 2, 3), true},

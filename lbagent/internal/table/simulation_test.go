@@ -109,7 +109,7 @@ func TestChainKeepsConnections(t *testing.T) {
 		{"one node drained", []weights{base, with(base, 1, 0)}, 0, 0, 0},
 		{"one pod added", []weights{base, with(base, 1, 4)}, 0, 0, 0.01},
 		{"10 to 100 pods one by one", grow, 0.05, 0.07, 0.5},
-		{"10 to 100 pods at once", []weights{grow[0], grow[len(grow)-1]}, 0, 0, 0.4},
+		{"10 to 100 pods in one step", []weights{grow[0], grow[len(grow)-1]}, 0, 0, 0.4},
 		{"rolling update of 60 pods", rolling, 0, 0, 0.15},
 		{"100 to 20 pods one by one", shrink, 0.02, 0.05, 0.35},
 	}

@@ -57,44 +57,44 @@ func TestAdvance(t *testing.T) {
 		name  string
 		steps []step
 	}{
-		{"an endpoint that appears later is withheld until the return", []step{
+		{"endpoint that appears later is withheld until the return", []step{
 			{0, one("a@node1", "b@node3"), false, "a b"},
 			{70, one("a@node1", "b@node3", "c@node3"), false, "a b"},
 			{200, one("a@node1", "b@node3", "c@node3"), false, "a b"},
 			{210, one("a@node1", "b@node3", "c@node3"), true, "a b c"},
 		}},
-		{"so is one from just before the silence", []step{
+		{"endpoint from just before the silence is withheld", []step{
 			{0, one("a@node1"), false, "a"}, {55, one("a@node1", "c@node3"), false, "a c"}, {61, one("a@node1", "c@node3"), false, "a"},
 		}},
-		{"one from long before it is programmed", []step{
+		{"endpoint from long before the silence is programmed", []step{
 			{0, one("a@node1"), false, "a"}, {40, one("a@node1", "c@node3"), false, "a c"}, {61, one("a@node1", "c@node3"), false, "a c"},
 		}},
-		{"one that becomes ready later is not programmed", []step{
+		{"endpoint that becomes ready later is withheld", []step{
 			{0, one("a@node1", "c@node3-"), false, "a"}, {70, one("a@node1", "c@node3"), false, "a"},
 		}},
-		{"the only endpoints stay", []step{
+		{"the only endpoints are used", []step{
 			{0, one(), false, ""}, {70, one("c@node3"), false, "c"}, {80, one("c@node3", "d@node3"), false, "c d"},
 			{90, one("c@node3", "d@node3", "e@node2"), false, "e"},
 		}},
-		{"an endpoint of another Service is no other one", []step{
+		{"endpoint of another Service does not count", []step{
 			{0, []*discoveryv1.EndpointSlice{slice("web"), slice("other", "x@node1")}, false, "x"},
 			{70, []*discoveryv1.EndpointSlice{slice("web", "c@node3"), slice("other", "x@node1", "y@node3")}, false, "c x"},
 		}},
-		{"an endpoint on a node that is down is no other one", []step{
+		{"endpoint on a down node does not count", []step{
 			{0, one("a@node4"), false, "a"}, {70, one("a@node4", "c@node3"), false, "a c"},
 		}},
-		{"an address that another Service lists stays programmed", []step{
+		{"address in another Service is programmed", []step{
 			{0, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1")}, false, "a n x"},
 			{70, []*discoveryv1.EndpointSlice{slice("web", "a@node1", "n@node3"), slice("other", "x@node1", "n@node3")}, false, "a n x"},
 		}},
-		{"the endpoints of the first pass are programmed", []step{{70, one("a@node1", "c@node3"), false, "a c"}}},
-		{"a slice that goes and comes back stays programmed", []step{
+		{"endpoints of the first pass are programmed", []step{{70, one("a@node1", "c@node3"), false, "a c"}}},
+		{"recreated slice is programmed", []step{
 			{0, one("a@node1", "b@node3"), false, "a b"}, {70, nil, false, ""}, {80, one("a@node1", "b@node3"), false, "a b"},
 		}},
-		{"unless it went before the silence", []step{
+		{"slice removed before the silence", []step{
 			{0, one("a@node1", "b@node3"), false, "a b"}, {50, one("a@node1"), false, "a"}, {80, one("a@node1", "b@node3"), false, "a"},
 		}},
-		{"an endpoint that moves to another slice stays programmed", []step{
+		{"endpoint moved to another slice is programmed", []step{
 			{0, one("a@node1", "b@node3"), false, "a b"},
 			{70, append(one("a@node1"), slice("web", "b@node3")), false, "a b"},
 			{80, append(one("a@node1", "c@node3"), slice("web", "b@node3")), false, "a b"},

@@ -70,18 +70,18 @@ func TestUplinksOfKernel(t *testing.T) {
 			link set router up
 			address add 198.51.100.1/24 dev eth0
 			route add default via 198.51.100.254`, 0, []string{"eth0 Native"}, nil},
-		{"a tun device gets a default route of lower preference", `tuntap add tun0 mode tun
+		{"tun device with a default route of lower preference", `tuntap add tun0 mode tun
 			link set tun0 up
 			route add default dev tun0 metric 1000`, 0, []string{"eth0 Native", "tun0 None"}, nil},
-		{"and keeps it", "", netdev.HoldOff, []string{"eth0 Native", "tun0 None"}, nil},
-		{"it gets the preferred one", `route add 0.0.0.0/1 dev tun0
+		{"tun device keeps the route", "", netdev.HoldOff, []string{"eth0 Native", "tun0 None"}, nil},
+		{"tun device with the preferred route", `route add 0.0.0.0/1 dev tun0
 			route add 128.0.0.0/1 dev tun0`, 0, []string{"eth0 Native", "tun0 None"}, []string{"remote"}},
-		{"it goes", "link delete tun0", 0, []string{"eth0 Native"}, nil},
-		{"a tun device is the way to a peer at once", `tuntap add tun1 mode tun
+		{"tun device removed", "link delete tun0", 0, []string{"eth0 Native"}, nil},
+		{"tun device with a route to a peer", `tuntap add tun1 mode tun
 			link set tun1 up
 			route replace default dev tun1`, 0, []string{"eth0 Native", "tun1 None"}, nil},
-		{"and stays it", "", netdev.HoldOff, []string{"eth0 Native", "tun1 None"}, []string{"remote"}},
-		{"an Ethernet interface takes the default route", `link add eth1 type veth peer name other
+		{"tun device keeps the route to the peer", "", netdev.HoldOff, []string{"eth0 Native", "tun1 None"}, []string{"remote"}},
+		{"Ethernet interface with the default route", `link add eth1 type veth peer name other
 			link set eth1 up
 			link set other up
 			route replace default dev eth1`, 0, []string{"eth0 Native", "eth1 Native", "tun1 None"}, nil},

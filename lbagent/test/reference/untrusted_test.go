@@ -72,10 +72,10 @@ func TestUntrustedPacketsDoNotMultiply(t *testing.T) {
 		{"rows that moved long ago", 80, 53, 4, true, 4, 1.2},
 		{"rows that moved long ago, three zones", 82, 55, 4, true, 13, 1.2},
 		{"rows that moved lately", 80, 53, 4, false, 4, 2},
-		{"rows that moved lately, three zones", 82, 55, 4, false, 13, 2},
+		{"rows that moved recently, three zones", 82, 55, 4, false, 13, 2},
 		{"policy Local, rows that never moved", localPort, 54, 0, false, 2, 1.2},
 		{"policy Local, rows that moved long ago", localPort, 54, 4, true, 4, 1.2},
-		{"policy Local, rows that moved lately", localPort, 54, 4, false, 4, 2},
+		{"policy Local, rows that moved recently", localPort, 54, 4, false, 4, 2},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(5, 6))

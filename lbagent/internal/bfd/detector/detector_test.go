@@ -39,18 +39,18 @@ func TestDetectorResetsSessions(t *testing.T) {
 		err      error
 		want     []string
 	}{
-		{"what was lost before the agent started", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
+		{"losses before the agent started", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
 		{"nothing new", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
 		{"a loss", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4, Message: "control detection time expired"}}, nil,
 			[]string{"a: BFD session lost: control detection time expired"}},
 		{"told once", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4}}, nil, nil},
 		{"the administrator", []control.Session{{Peer: "a", State: bfd.Down, PeerState: bfd.AdminDown, Losses: 4}}, nil, nil},
-		{"lost, and up again meanwhile", []control.Session{{Peer: "a", State: bfd.Up, Losses: 6}}, nil, []string{"a: BFD session lost"}},
+		{"lost and up again since the previous pass", []control.Session{{Peer: "a", State: bfd.Up, Losses: 6}}, nil, []string{"a: BFD session lost"}},
 		{"no process", nil, errors.New("gone"), nil},
 		{"a new process", []control.Session{{Peer: "a", State: bfd.Down}, {Peer: "b", State: bfd.Down}}, nil, nil},
-		{"another peer", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, []string{"b: BFD session lost"}},
-		{"a peer that went", []control.Session{{Peer: "a", State: bfd.Up}}, nil, nil},
-		{"and came back", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, nil},
+		{"different peer", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, []string{"b: BFD session lost"}},
+		{"removed peer", []control.Session{{Peer: "a", State: bfd.Up}}, nil, nil},
+		{"peer added again", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, nil},
 	} {
 		down = nil
 		process.report, process.err = control.Report{Sessions: step.sessions}, step.err

@@ -108,7 +108,7 @@ func TestOtherSeed(t *testing.T) {
 		{"the same", seeded(flowhash.Seed{1}, key), false},
 		{"another", seeded(flowhash.Seed{2}, key), true},
 		{"none", seeded(flowhash.Seed{}, key), true},
-		{"no Secret", model.TunnelSecret{}, false},
+		{"missing Secret", model.TunnelSecret{}, false},
 		{"not read", model.TunnelSecret{Err: errInjected}, false},
 		{"the same again", seeded(flowhash.Seed{1}, key), false},
 	} {

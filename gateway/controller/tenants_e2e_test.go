@@ -58,12 +58,12 @@ func TestTenants(t *testing.T) {
 		for _, test := range []struct{ name, url, want string }{
 			{"plain HTTP", "http://plain.example.com/", "200 shop / plain.example.com"},
 			{"an alias", "http://alias.example.com/x", "200 shop /x alias.example.com"},
-			{"a host with a certificate for a wildcard", "https://pay.mine.example.com/", "200 shop / pay.mine.example.com"},
-			{"a host whose TLS is passed on", "https://through.example.com/", "200 secure"},
+			{"host covered by a wildcard certificate", "https://pay.mine.example.com/", "200 shop / pay.mine.example.com"},
+			{"host with TLS passthrough", "https://through.example.com/", "200 secure"},
 			{"a guarded literal path", "http://literal.example.com/c++", "403"},
-			{"a path that it would match as an expression", "http://literal.example.com/ccc", "200 shop /ccc literal.example.com"},
-			{"a host of a Gateway", "https://pay.mine.example.com:9443/", "200 shop / pay.mine.example.com:9443"},
-			{"a path that the guest's expression matches", "http://literal.example.com/xy", "200 shop /xy literal.example.com"},
+			{"path that matches as an expression", "http://literal.example.com/ccc", "200 shop /ccc literal.example.com"},
+			{"host of a Gateway", "https://pay.mine.example.com:9443/", "200 shop / pay.mine.example.com:9443"},
+			{"path matched by the guest's expression", "http://literal.example.com/xy", "200 shop /xy literal.example.com"},
 		} {
 			t.Run(test.name, func(t *testing.T) { e.hears(t, testRequest{url: test.url}, test.want) })
 		}

@@ -100,12 +100,12 @@ func TestConnectionsOfOneAddress(t *testing.T) {
 		}
 	}
 	nat := open("127.0.0.2", 12)
-	check("12 of one address", nat, 7)
+	check("12 connections of one address", nat, 7)
 	var others []net.Conn
 	for i := range 3 {
 		others = append(others, open(fmt.Sprintf("127.0.0.%d", 3+i), 5)...)
 	}
-	check("20 of four addresses", append(nat[7:], others...), 0)
+	check("20 connections of four addresses", append(nat[7:], others...), 0)
 	last := open("127.0.0.9", 2)
 	check("two more", nat[7:], 1)
 	check("two more", append(others, last...), 1)

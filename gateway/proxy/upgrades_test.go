@@ -86,7 +86,7 @@ func TestUpgradesStay(t *testing.T) {
 	f.apply(all(one(httpListener("l", port, nil), routes("r", "l", nil, toward("/", "a"))), backend("a", other))...)
 	passes("after the endpoint has left")
 	f.apply(one(httpListener("l", port, nil))...)
-	passes("after the route has gone")
+	passes("after the removal of the route")
 	if half, ok := conn.(*net.TCPConn); ok {
 		_ = half.CloseWrite()
 	}

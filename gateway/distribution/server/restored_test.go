@@ -83,7 +83,7 @@ func TestRestored(t *testing.T) {
 		time.Sleep(time.Minute / 2)
 		s.Advance(901)
 		s.Set("blue", certificates(map[string]string{"a": "restored, changed"}))
-		await("after half a minute and a change", false)
+		await("after 30 s and a change", false)
 		time.Sleep(time.Minute/2 - time.Second)
 		await("after 59 seconds", false)
 		time.Sleep(time.Second)
@@ -95,6 +95,6 @@ func TestRestored(t *testing.T) {
 		synctest.Wait()
 		s.Advance(902)
 		s.Set("blue", certificates(map[string]string{"a": "later"}))
-		await("a change after that", true)
+		await("next change", true)
 	})
 }

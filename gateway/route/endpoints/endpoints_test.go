@@ -89,10 +89,10 @@ func TestHasEndpoints(t *testing.T) {
 		want     bool
 	}{
 		{"a ready one", 80, corev1.ProtocolTCP, []string{six}, true},
-		{"of any family", 80, corev1.ProtocolTCP, []string{four}, true},
-		{"one that is not ready may live", 80, corev1.ProtocolTCP, []string{unready}, true},
-		{"one that has ended", 80, corev1.ProtocolTCP, []string{ended}, false},
-		{"one of two slices", 80, corev1.ProtocolTCP, []string{ended, four}, true},
+		{"any family", 80, corev1.ProtocolTCP, []string{four}, true},
+		{"unready but serving endpoint", 80, corev1.ProtocolTCP, []string{unready}, true},
+		{"terminated endpoint", 80, corev1.ProtocolTCP, []string{ended}, false},
+		{"endpoint in one of two slices", 80, corev1.ProtocolTCP, []string{ended, four}, true},
 		{"none", 80, corev1.ProtocolTCP, nil, false},
 		{"another port", 53, corev1.ProtocolUDP, []string{four}, false},
 		{"the protocol", 443, corev1.ProtocolUDP, []string{udp}, true},
@@ -113,12 +113,12 @@ func TestEndpoints(t *testing.T) {
 		slices []string
 		want   string
 	}{
-		{"ready, draining and neither", 80, []string{six}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080~"},
-		{"two slices with one address", 80, []string{six, again}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080"},
-		{"the first family", 80, []string{four, six}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080~"},
-		{"the other family where the first has none", 80, []string{four}, "198.18.0.1:8080"},
+		{"ready, draining and unready", 80, []string{six}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080~"},
+		{"address in two slices", 80, []string{six, again}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080"},
+		{"first family", 80, []string{four, six}, "2001:db8::1:8080 2001:db8::2:8080 2001:db8::3:8080~"},
+		{"second family without endpoints in the first", 80, []string{four}, "198.18.0.1:8080"},
 		{"another protocol", 80, []string{udp}, ""},
-		{"a port of UDP", 53, []string{six}, ""},
+		{"UDP port", 53, []string{six}, ""},
 		{"no such port", 81, []string{six}, ""},
 		{"names", 80, []string{names}, ""},
 	} {

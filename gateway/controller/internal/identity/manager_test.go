@@ -35,10 +35,10 @@ func TestAPIServerLoss(t *testing.T) {
 		after time.Duration
 		want  bool
 	}{
-		{"there is no Secret yet", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
+		{"missing Secret", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
 		{"a read fails", errors.New("cut off"), lossAfter, false},
 		{"reads fail", errors.New("cut off"), lossAfter + 5*time.Second, true},
-		{"an answer comes", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
+		{"response after errors", apierrors.NewNotFound(schema.GroupResource{Resource: "secrets"}, "s"), 0, false},
 	} {
 		api.err = test.err
 		_ = k.step(t.Context(), time.Now())

@@ -24,13 +24,13 @@ func TestAdmits(t *testing.T) {
 		},
 		{"deny", nil, []string{"198.51.100.0/24"}, []string{"198.51.101.1", "2001:db8::1"}, []string{"198.51.100.1", "::ffff:198.51.100.1"}},
 		{
-			"deny goes first", []string{"198.51.100.0/24"}, []string{"198.51.100.64/26"},
+			"deny has precedence", []string{"198.51.100.0/24"}, []string{"198.51.100.64/26"},
 			[]string{"198.51.100.63", "198.51.100.128"}, []string{"198.51.100.64", "198.51.100.127", "203.0.113.1"},
 		},
-		{"bits behind the prefix", []string{"198.51.100.9/24"}, nil, []string{"198.51.100.1"}, []string{"198.51.101.1"}},
+		{"bits after the prefix", []string{"198.51.100.9/24"}, nil, []string{"198.51.100.1"}, []string{"198.51.101.1"}},
 		{"a zone", []string{"fe80::/10"}, nil, []string{"fe80::1%eth0"}, []string{"2001:db8::1"}},
-		{"IPv4 in IPv6", []string{"::ffff:198.51.100.0/120"}, []string{"::ffff:198.51.100.1"}, []string{"198.51.100.2"}, []string{"198.51.100.1", "198.51.101.1"}},
-		{"all of IPv4", nil, []string{"0.0.0.0/0"}, []string{"2001:db8::1"}, []string{"198.51.100.1"}},
+		{"IPv4-mapped IPv6", []string{"::ffff:198.51.100.0/120"}, []string{"::ffff:198.51.100.1"}, []string{"198.51.100.2"}, []string{"198.51.100.1", "198.51.101.1"}},
+		{"all IPv4 addresses", nil, []string{"0.0.0.0/0"}, []string{"2001:db8::1"}, []string{"198.51.100.1"}},
 	} {
 		list, err := New(&resource.ClientAddresses{Allow: test.allow, Deny: test.deny})
 		if err != nil {

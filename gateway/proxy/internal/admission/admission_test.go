@@ -85,7 +85,7 @@ func TestOpenHeadersCount(t *testing.T) {
 	check("idle", ConnectionBytes)
 	c.Read(1)
 	c.Read(1 << 20)
-	check("a header in part", ConnectionBytes+OpenHeaderBytes)
+	check("partial header", ConnectionBytes+OpenHeaderBytes)
 	c.Busy()
 	c.Begin(1000)
 	c.Begin(1000)

@@ -155,7 +155,7 @@ func TestMultiplexedTLS(t *testing.T) {
 					failures <- err
 				}()
 			}
-			await(t, "all requests have come, or failed", func() bool { return int(came.Load())+len(failures) >= cap(failures) })
+			await(t, "all requests received or failed", func() bool { return int(came.Load())+len(failures) >= cap(failures) })
 			close(hold)
 			for range cap(failures) {
 				if err := <-failures; err != nil {

@@ -61,10 +61,10 @@ func TestPoolLimits(t *testing.T) {
 		all.Go(func() { must(t, b, http.MethodGet, "") })
 	}
 	all.Wait()
-	await(t, "three connections closed at once", func() bool { return s.closed.Load() >= 3 })
+	await(t, "three idle connections closed", func() bool { return s.closed.Load() >= 3 })
 	await(t, "the others after their time", func() bool { return s.closed.Load() == 5 })
 	direct := b.transport.direct
-	await(t, "nothing left to sweep", func() bool {
+	await(t, "no connections to sweep", func() bool {
 		direct.mutex.Lock()
 		defer direct.mutex.Unlock()
 		return direct.sweep == nil && len(direct.idle) == 0

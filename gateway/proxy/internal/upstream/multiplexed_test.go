@@ -307,7 +307,7 @@ func TestManyStreams(t *testing.T) {
 			}
 		})
 	}
-	await(t, "the requests have come", func() bool { return came.Load()+failed.Load() >= 100 })
+	await(t, "all requests received", func() bool { return came.Load()+failed.Load() >= 100 })
 	if failed.Load() > 0 || connections.Load() != 10 {
 		t.Errorf("%d of 100 requests failed, over %d connections of 10 streams; want 0 and 10", failed.Load(), connections.Load())
 	}
@@ -317,7 +317,7 @@ func TestManyStreams(t *testing.T) {
 	must(t, b, http.MethodGet, "")
 	b.Set.All()[0].Leave()
 	b.transport.Forget(b.Set.All()[0])
-	await(t, "an endpoint that is gone has no connections", func() bool { return connections.Load() == 0 })
+	await(t, "no connections to a removed endpoint", func() bool { return connections.Load() == 0 })
 }
 
 // TestInformationalDoesNotBlockStreams checks that a client that does not read 1xx responses delays no

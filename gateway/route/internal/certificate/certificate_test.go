@@ -23,10 +23,10 @@ func TestProblems(t *testing.T) {
 		want              string
 	}{
 		{"valid", valid, start, ""},
-		{"15 days before the end", valid, end.Add(-15 * 24 * time.Hour), ""},
-		{"13 days before the end", valid, end.Add(-13 * 24 * time.Hour), "the certificate expires at 2125-12-08T00:00:00Z"},
+		{"15 days before expiry", valid, end.Add(-15 * 24 * time.Hour), ""},
+		{"13 days before expiry", valid, end.Add(-13 * 24 * time.Hour), "the certificate expires at 2125-12-08T00:00:00Z"},
 		{"without a clock", valid, time.Time{}, ""},
-		{"at the end", valid, end.Add(time.Second), "the certificate expired at 2125-12-08T00:00:00Z"},
+		{"at expiry", valid, end.Add(time.Second), "the certificate expired at 2125-12-08T00:00:00Z"},
 		{"another key", valid + ", test/key: other", start, "private key does not match public key; the previous certificate is still served"},
 		{"repaired", valid, start, ""},
 	} {

@@ -45,17 +45,17 @@ func serviceDefaults(t *testing.T, e *environment) {
 	})
 	all := ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: false"
 	for _, test := range []struct{ what, metadata, spec, want string }{
-		{"nothing said", `{}`, `{}`, all},
+		{"no fields set", `{}`, `{}`, all},
 		{"our class", `{}`, `{loadBalancerClass: millrace.io/lb}`, all},
-		{"another class", `{}`, `{loadBalancerClass: example.com/other}`, "class: example.com/other, ipFamilyPolicy: SingleStack, nodePorts: true"},
-		{"no load balancer", `{}`, `{type: ClusterIP}`, "ipFamilyPolicy: SingleStack"},
-		{"off for the Service", `{labels: {millrace.io/service-defaults: disabled}}`, `{}`, "ipFamilyPolicy: SingleStack, nodePorts: true"},
+		{"different class", `{}`, `{loadBalancerClass: example.com/other}`, "class: example.com/other, ipFamilyPolicy: SingleStack, nodePorts: true"},
+		{"not a load balancer", `{}`, `{type: ClusterIP}`, "ipFamilyPolicy: SingleStack"},
+		{"disabled for the Service", `{labels: {millrace.io/service-defaults: disabled}}`, `{}`, "ipFamilyPolicy: SingleStack, nodePorts: true"},
 		// The API server does not distinguish this from an absent field.
-		{"node ports said in a POST", `{}`, `{allocateLoadBalancerNodePorts: true}`, all},
+		{"node ports set in a POST", `{}`, `{allocateLoadBalancerNodePorts: true}`, all},
 		{"a node port", `{}`, `{ports: [{port: 80, nodePort: 31080}]}`, ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: true"},
 		{"a policy", `{}`, `{ipFamilyPolicy: SingleStack}`, ours + ", ipFamilyPolicy: SingleStack, nodePorts: false"},
 		{"families", `{}`, `{ipFamilies: [IPv6]}`, ours + ", ipFamilyPolicy: SingleStack, nodePorts: false"},
-		{"a pool of one family", `{annotations: {millrace.io/pool: ipv4}}`, `{}`, ours + ", ipFamilyPolicy: SingleStack, nodePorts: false"},
+		{"pool of one family", `{annotations: {millrace.io/pool: ipv4}}`, `{}`, ours + ", ipFamilyPolicy: SingleStack, nodePorts: false"},
 		{"an address", `{annotations: {millrace.io/addresses: 203.0.113.7}}`, `{}`, ours + ", ipFamilyPolicy: PreferDualStack, nodePorts: false"},
 	} {
 		w.posts(t, test.what, test.metadata, test.spec, test.want)
@@ -190,10 +190,10 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	if got := w.warnings.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
 		t.Errorf("warnings = %q", got)
 	}
-	patched("node ports by a patch", `{"allocateLoadBalancerNodePorts":true}`, with)
-	patched("a patch of something else", `{"sessionAffinity":"ClientIP"}`, with)
+	patched("node ports set by a patch", `{"allocateLoadBalancerNodePorts":true}`, with)
+	patched("unrelated patch", `{"sessionAffinity":"ClientIP"}`, with)
 	patched("node ports off", `{"allocateLoadBalancerNodePorts":false}`, without)
-	patched("another type", `{"type":"ClusterIP","allocateLoadBalancerNodePorts":null,"loadBalancerClass":null}`, "ipFamilyPolicy: PreferDualStack")
+	patched("different type", `{"type":"ClusterIP","allocateLoadBalancerNodePorts":null,"loadBalancerClass":null}`, "ipFamilyPolicy: PreferDualStack")
 	patched("a load balancer again", `{"type":"LoadBalancer"}`, without)
 	must(t, w.deleted(t.Context(), service))
 

@@ -65,14 +65,14 @@ func TestManyWaiting(t *testing.T) {
 		report.Add("the same: 5 Services a second until assigned, median", milliseconds(took[len(took)/2]), 50, "ms")
 		report.Add("the same: the longest", milliseconds(took[len(took)-1]), 500, "ms")
 	}
-	measure("nothing changes", func(int) {})
-	measure("a label of the namespace", func(second int) { setLabel(t, e, namespace, "second", strconv.Itoa(second)) })
-	measure("a pool that they may not have", func(second int) {
+	measure("no change", func(int) {})
+	measure("label of the namespace", func(second int) { setLabel(t, e, namespace, "second", strconv.Itoa(second)) })
+	measure("pool not available to the Services", func(second int) {
 		update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "edited"}}, func(pool *millracev1beta1.VIPPool) {
 			pool.Spec.Addresses = []string{fmt.Sprintf("203.0.113.%d/32", second)}
 		})
 	})
-	measure("the address of a node", func(second int) { e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", 30+second)) })
+	measure("address of a node", func(second int) { e.setAddresses(t, node, fmt.Sprintf("198.51.100.%d", 30+second)) })
 	report.Print(t, fmt.Sprintf("Operator: %d Services wait", waiting))
 	update(t, e, &millracev1beta1.VIPPool{ObjectMeta: metav1.ObjectMeta{Name: "full"}}, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.Addresses = append(pool.Spec.Addresses, "198.51.100.11/32")

@@ -70,8 +70,8 @@ func restored(t *testing.T, e *environment) {
 	}{
 		{"kubectl apply", []func(){pools, vips, services, operator}},
 		{"Velero", []func(){services, pools, vips, operator}},
-		{"the operator runs, VIPs come first", []func(){operator, vips, reserved, services, pools}},
-		{"the operator runs, VIPs come after Services", []func(){operator, services, vips, pools}},
+		{"operator running, VIPs restored first", []func(){operator, vips, reserved, services, pools}},
+		{"operator running, VIPs restored after Services", []func(){operator, services, vips, pools}},
 	} {
 		t.Run(order.name, func(t *testing.T) {
 			for _, step := range order.steps {

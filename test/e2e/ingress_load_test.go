@@ -48,7 +48,7 @@ func TestIngressUnderLoad(t *testing.T) {
 	l.routed(1, 2, 3)
 	l.start()
 
-	l.during("100 edits of routes", false, editRoutes)
+	l.during("100 edited routes", false, editRoutes)
 	l.during("certificates replaced every second", false, func(ctx context.Context) error { return rotate(ctx, t, ca) })
 	l.during("an LB node withdrawn, the controllers away", false, l.leaveAlone)
 	l.during("pods of the Service replaced", true, func(ctx context.Context) error { return replace(ctx, "default", "web", "app=web", 3) })

@@ -307,7 +307,7 @@ func layer4Living(t *testing.T, vips []netip.Addr) {
 	}{
 		{"weights turned round", []string{"echo*10", "hold*90"}, []string{"echo*10", "hold*90"}, 0.9},
 		{"weight 0", []string{"echo*10", "hold*0"}, []string{"echo*10", "hold*0"}, 0},
-		{"out of the route", []string{"echo*10"}, []string{"echo*10", "hold*0"}, 0},
+		{"removed from the route", []string{"echo*10"}, []string{"echo*10", "hold*0"}, 0},
 	} {
 		split(t, step.backends...)
 		leads(t, step.leads...)

@@ -51,8 +51,8 @@ func TestConnectionsSurviveZoneLoss(t *testing.T) {
 	// The agents and the router update at different times.
 	distribute(t, "null", false)
 	announce(t, "node1", s, 1, 2, 3)
-	h.survived(t, "hints gone, all nodes")
-	east.survived(t, "hints gone, those of east")
+	h.survived(t, "hints removed, all nodes")
+	east.survived(t, "hints removed, nodes in east")
 }
 
 // labelZones sets the nodes' zones for the test and waits for the agents.

@@ -13,7 +13,7 @@ func TestBackoffBoundsWrites(t *testing.T) {
 		every, during time.Duration
 		least, most   int
 	}{
-		{"a state that flaps every second for an hour", time.Second, time.Hour, 15, 9 + int(time.Hour/MaxBackoff)},
+		{"state that flaps every second for an hour", time.Second, time.Hour, 15, 9 + int(time.Hour/MaxBackoff)},
 		{"a hundred changes, one every seven seconds", 7 * time.Second, 700 * time.Second, 8, 11},
 		{"a change after a stable time", 3 * MaxBackoff, 30 * MaxBackoff, 10, 10},
 	} {

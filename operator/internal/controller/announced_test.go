@@ -35,7 +35,7 @@ func TestAnnouncedCondition(t *testing.T) {
 		{"both families", []validation.Announcement{verdictOf("2001:db8::1", "", ""), verdictOf("203.0.113.1", "", "")}, "True Announced announced: IPv4, IPv6"},
 		{"one of two", []validation.Announcement{verdictOf("203.0.113.1", "", ""), verdictOf("2001:db8::1", "NoLink", "no link")},
 			"False NoLink announced: IPv4; IPv6: no link"},
-		{"one of two addresses of a family", []validation.Announcement{verdictOf("203.0.113.1", "", ""), verdictOf("203.0.113.2", "Occupied", "occupied")},
+		{"one of two addresses in a family", []validation.Announcement{verdictOf("203.0.113.1", "", ""), verdictOf("203.0.113.2", "Occupied", "occupied")},
 			"False Occupied IPv4: occupied"},
 		{"neither", []validation.Announcement{verdictOf("203.0.113.1", "NotSelected", "a"), verdictOf("2001:db8::1", "NotAnnounced", "b")},
 			"False NotSelected IPv4: a; IPv6: b"},

@@ -27,13 +27,13 @@ func TestAnswerTracker(t *testing.T) {
 		one, two   string
 	}{
 		{"a node answers", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, []netip.Addr{one, two}, "node1", "node1"},
-		{"it says so again", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, nil, "node1", "node1"},
-		{"another takes one over", "node2", []string{"2001:db8::2"}, nil, []netip.Addr{two}, "node1", "node2"},
-		{"the former has noticed", "node1", []string{"192.0.2.1"}, nil, nil, "node1", "node2"},
+		{"report repeated", "node1", []string{"192.0.2.1", "2001:db8::2"}, nil, nil, "node1", "node1"},
+		{"another node answers for one address", "node2", []string{"2001:db8::2"}, nil, []netip.Addr{two}, "node1", "node2"},
+		{"previous node has noticed", "node1", []string{"192.0.2.1"}, nil, nil, "node1", "node2"},
 		{"a node dies", "node1", []string{"192.0.2.1"}, notReady, []netip.Addr{one}, "", "node2"},
-		{"what it said counts for nothing", "node1", []string{"192.0.2.1", "2001:db8::2"}, notReady, nil, "", "node2"},
-		{"it is back", "node1", []string{"192.0.2.1"}, nil, []netip.Addr{one}, "node1", "node2"},
-		{"nobody answers any more", "node2", nil, nil, []netip.Addr{two}, "node1", ""},
+		{"report of an unready node is ignored", "node1", []string{"192.0.2.1", "2001:db8::2"}, notReady, nil, "", "node2"},
+		{"node ready again", "node1", []string{"192.0.2.1"}, nil, []netip.Addr{one}, "node1", "node2"},
+		{"no node answers", "node2", nil, nil, []netip.Addr{two}, "node1", ""},
 	} {
 		report := &millracev1beta1.LBNodeReport{ObjectMeta: metav1.ObjectMeta{Name: step.node}}
 		report.Status.L2VIPs, report.Status.Conditions = step.answering, step.conditions

@@ -160,7 +160,7 @@ func TestMetrics(t *testing.T) {
 			"pool_quota_addresses{shop,a}": 9, "pool_quota_used_addresses{shop,a}": 3,
 			"pool_quota_addresses{office,a}": 2, "pool_quota_used_addresses{office,a}": 1,
 		}},
-		{"Services that wait", [][]client.Object{{
+		{"waiting Services", [][]client.Object{{
 			serviceWithReason("a", millracev1beta1.ReasonAddressAssigned), serviceWithReason("b", millracev1beta1.ReasonPoolExhausted),
 			serviceWithReason("c", millracev1beta1.ReasonPoolExhausted), serviceWithReason("d", millracev1beta1.ReasonForeignAddress),
 			// Other programs wrote these reasons.
@@ -180,15 +180,15 @@ func TestMetrics(t *testing.T) {
 			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("all", "", "")},
 		}, map[string]float64{"vips_announcers{several}": 3, "nodes{false}": 2}},
-		{"one node's session is lost", [][]client.Object{
+		{"session of one node lost", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionIdle),
 			{advertisementOf("all", "", "")},
 		}, map[string]float64{"vips_announcers{one}": 3, "nodes{false}": 2}},
-		{"of one pool alone, and a node more for it", [][]client.Object{
+		{"one pool and an additional node", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("same", "n1", "a"), advertisementOf("b", "", "b")},
 		}, map[string]float64{"vips_announcers{one}": 2, "vips_announcers{several}": 1, "nodes{false}": 2}},
-		{"two advertisements, each by one node", [][]client.Object{
+		{"two advertisements, one node each", [][]client.Object{
 			vips, nodeAndReport("n1", millracev1beta1.SessionEstablished), nodeAndReport("n2", millracev1beta1.SessionEstablished),
 			{advertisementOf("one", "n1", "a"), advertisementOf("two", "n2", "a")},
 		}, map[string]float64{"vips_announcers{several}": 2, "vips_announcers{none}": 1, "nodes{false}": 2}},

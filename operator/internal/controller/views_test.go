@@ -72,10 +72,10 @@ func TestViewsRequeueAffectedServices(t *testing.T) {
 		}
 	}
 	label("nobody.asks")
-	expect("a label that no pool asks for", 1)
+	expect("label not used by any pool", 1)
 	edit("other", func(spec *millracev1beta1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.8/30"} })
 	// The Service that requests an address is requeued, because the pool may contain it.
-	expect("a pool that they may not have", 2)
+	expect("pool not available to them", 2)
 	hosts, changed := w.reconciler.pools.put(occupant{kind: "Node", name: "node"}, desired.OccupiedByNode(&corev1.Node{
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{{Type: corev1.NodeInternalIP, Address: "198.51.100.1"}}},
 	}))
@@ -83,11 +83,11 @@ func TestViewsRequeueAffectedServices(t *testing.T) {
 		t.Errorf("networks = %v, changed = %t after adding a node address", hosts, changed)
 	}
 	w.queue.Add(allPoolsRequest)
-	expect("the address of a node", 1)
+	expect("address of a node", 1)
 	label("rich")
-	expect("a label that gives them a pool", waiting, "web-0001", "web-0004")
+	expect("label that selects a pool", waiting, "web-0001", "web-0004")
 	edit("main", func(spec *millracev1beta1.VIPPoolSpec) { spec.Addresses = []string{"203.0.113.0/31"} })
-	expect("room in their pool", waiting-4, "web-0005")
+	expect("capacity in their pool", waiting-4, "web-0005")
 }
 
 func (w *queued) changeViews(t *rapid.T) error {

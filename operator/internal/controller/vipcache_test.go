@@ -35,15 +35,15 @@ func TestLedger(t *testing.T) {
 		steps []step
 		want  string
 	}{
-		{"an event after our own write is no news", []step{
+		{"event after our own write is ignored", []step{
 			{put: vipAt("7", "a", "web"), news: true},
 			{put: vipAt("7", "a", "web")},
 		}, "7"},
-		{"a late event does not undo our own write", []step{
+		{"late event does not revert our own write", []step{
 			{put: vipAt("9", "a", "web"), news: true},
 			{put: vipAt("7", "a", "")},
 		}, "9"},
-		{"versions are numbers, not texts", []step{
+		{"versions are compared as numbers", []step{
 			{put: vipAt("9", "a", ""), news: true},
 			{put: vipAt("10", "a", "web"), news: true},
 			{put: vipAt("9", "a", "")},
@@ -52,7 +52,7 @@ func TestLedger(t *testing.T) {
 			{put: vipAt("7", "a", "web"), news: true},
 			{remove: vipAt("8", "a", "web")},
 		}, ""},
-		{"the end of a former object leaves the present one", []step{
+		{"deletion of a previous object does not affect the current one", []step{
 			{put: vipAt("7", "a", "web"), news: true},
 			{put: vipAt("12", "b", "other"), news: true},
 			{remove: vipAt("8", "a", "web")},

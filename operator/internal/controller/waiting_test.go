@@ -167,11 +167,11 @@ func TestEarlierServicesWantSameAddress(t *testing.T) {
 	}
 	expect("before anything changes", "untried")
 	l.changes.Add(1)
-	expect("after an address got free", "same", "untried", "address")
+	expect("after the release of an address", "same", "untried", "address")
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
 	waiting.recordPlan(key("untried"), waiting.present())
 	waiting.recordUnmet(key("untried"), unmetRequest{})
 	expect("after two were tried", "address")
 	waiting.markAffected(func(waiting *waiter) bool { return waiting.name.Name != "pool" })
-	expect("after a pool has changed that may be for most", "same", "untried", "address", "family")
+	expect("after a change of a pool for most Services", "same", "untried", "address", "family")
 }

@@ -67,13 +67,13 @@ func TestRequest(t *testing.T) {
 			r.SharingKey = "dns"
 			r.Ports = []ipam.Port{{Number: 53, Protocol: "TCP"}, {Number: 53, Protocol: "UDP"}, {Number: 80, Protocol: "TCP"}}
 		}, ""},
-		{"a mistake elsewhere keeps the key", service(func(s *corev1.Service) {
+		{"invalid annotation elsewhere keeps the key", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/sharing-key"], s.Spec.LoadBalancerIP = "dns", "web"
 		}), func(r *ipam.Request) { r.SharingKey, r.Eligible = "dns", nil }, "spec.loadBalancerIP"},
 		{"sharing key too long", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/sharing-key"] = strings.Repeat("k", 254)
 		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: exceeds 253 bytes"},
-		{"two of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
+		{"two addresses of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
 			func(r *ipam.Request) { r.Addresses = parsed("203.0.113.2", "203.0.113.1") }, ""},
 		{"one twice", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
 			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is a duplicate"},

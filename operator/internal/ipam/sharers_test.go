@@ -161,10 +161,10 @@ var keyedByMany = []struct {
 	shared    bool
 	port      Port
 }{
-	{"of a namespace each", namespaceEach, false, tcp80},
-	{"of one namespace, with the port", oneNamespace, false, tcp80},
-	{"of one namespace, to join", oneNamespace, false, tcp53},
-	{"of a namespace each, shared by all, with the port", namespaceEach, true, tcp80},
+	{"one Service per namespace", namespaceEach, false, tcp80},
+	{"one namespace, with the port", oneNamespace, false, tcp80},
+	{"one namespace, to join", oneNamespace, false, tcp53},
+	{"one Service per namespace, shared by all, with the port", namespaceEach, true, tcp80},
 }
 
 // planAmong plans a Service whose sharing key many VIPs have, with and without an address.

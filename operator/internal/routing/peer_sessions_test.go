@@ -63,11 +63,11 @@ func TestCounts(t *testing.T) {
 			millracev1beta1.SessionCounts{Desired: 2}},
 		{"one of two", peerOf("tor", router, nil), []*millracev1beta1.LBNodeReport{reportOf("n1", []string{"tor"}, []string{"other"}), reportOf("n2", []string{"other"}, []string{"tor"})},
 			millracev1beta1.SessionCounts{Established: 1, Desired: 2}},
-		{"a node that is not ready", peerOf("tor", router, nil), []*millracev1beta1.LBNodeReport{reportOf("n1", []string{"tor"}, nil), notReady},
+		{"unready node", peerOf("tor", router, nil), []*millracev1beta1.LBNodeReport{reportOf("n1", []string{"tor"}, nil), notReady},
 			millracev1beta1.SessionCounts{Established: 1, Desired: 2}},
 		{"selected nodes", peerOf("tor", router, map[string]string{"rack": "b"}), []*millracev1beta1.LBNodeReport{reportOf("n1", nil, nil), reportOf("n2", []string{"tor"}, nil)},
 			millracev1beta1.SessionCounts{Established: 1, Desired: 1}},
-		{"a report without a Node", peerOf("tor", router, nil), []*millracev1beta1.LBNodeReport{reportOf("gone", []string{"tor"}, nil)}, millracev1beta1.SessionCounts{}},
+		{"report without a Node", peerOf("tor", router, nil), []*millracev1beta1.LBNodeReport{reportOf("gone", []string{"tor"}, nil)}, millracev1beta1.SessionCounts{}},
 		{"a range", peerOf("tor", millracev1beta1.Router{Range: "198.51.100.0/24"}, nil), []*millracev1beta1.LBNodeReport{
 			reportOf("n1", []string{"tor/198.51.100.1", "tor/198.51.100.2"}, []string{"tor/198.51.100.3"}), reportOf("n2", nil, nil),
 		}, millracev1beta1.SessionCounts{Established: 2, Desired: 3}},

@@ -20,10 +20,10 @@ func TestKeyReplaced(t *testing.T) {
 		third millracev1beta1.LBNodeReport
 		want  bool
 	}{
-		{"all have the next", done, true},
-		{"one still tags with the former", keys(1, true, 1, 2), false},
-		{"one still accepts the former", keys(2, true, 1, 2), false},
-		{"one requires no tag", keys(2, false, 2), false},
+		{"all nodes have the next key", done, true},
+		{"one node still tags with the previous key", keys(1, true, 1, 2), false},
+		{"one node still accepts the previous key", keys(2, true, 1, 2), false},
+		{"one node requires no tag", keys(2, false, 2), false},
 		{"one reports none", millracev1beta1.LBNodeReport{}, false},
 	} {
 		err := keyReplaced([]millracev1beta1.LBNodeReport{done, done, test.third}, 1)

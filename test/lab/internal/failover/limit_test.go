@@ -21,11 +21,11 @@ func TestFits(t *testing.T) {
 		grace time.Duration
 		want  string
 	}{
-		{"as it must be", all, config.KubernetesTiming, ""},
+		{"all within the limits", all, config.KubernetesTiming, ""},
 		{"one router", all[:5], config.KubernetesTiming, "there is no router2"},
 		{"two nodes", []string{"cp", "node1", "node2", "router1", "router2"}, config.KubernetesTiming, "there is no node3"},
 		{"a longer grace period", all, 2 * time.Minute, "--node-grace 2m0s"},
-		{"the lab's own", all, 20 * time.Second, "--node-grace 20s"},
+		{"limit of the lab", all, 20 * time.Second, "--node-grace 20s"},
 	} {
 		err := Fits(test.hosts, test.grace)
 		if (err == nil) != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) {
@@ -42,15 +42,15 @@ func TestLimit(t *testing.T) {
 		got   result
 		want  string
 	}{
-		{"nothing noticed", noLoss, fine, ""},
-		{"pods ended with their connections", noLoss, result{requests: 2000, lost: 9}, ""},
+		{"no effect", noLoss, fine, ""},
+		{"pods deleted with their connections", noLoss, result{requests: 2000, lost: 9}, ""},
 		{"one failed", noLoss, result{requests: 2000, failed: 1}, "1 failed"},
 		{"one broke", noLoss, result{requests: 2000, broken: 1}, "1 broken"},
-		{"nothing was measured", noLoss, result{}, "no request was made"},
-		{"the longest gap that is allowed", halfGap, result{requests: 2000, failed: 80, gap: 500 * time.Millisecond}, ""},
+		{"no measurement", noLoss, result{}, "no request was made"},
+		{"longest permitted gap", halfGap, result{requests: 2000, failed: 80, gap: 500 * time.Millisecond}, ""},
 		{"a longer one", halfGap, result{requests: 2000, failed: 81, gap: 501 * time.Millisecond}, "a gap of 501 ms"},
-		{"a gap and broken connections", halfGap, result{requests: 2000, gap: time.Second, broken: 3}, "a gap of 1000 ms, 3 broken"},
-		{"routes back in time", limit{any: true, back: 5 * time.Second}, result{requests: 1, failed: 1, broken: 1, back: 5 * time.Second}, ""},
+		{"gap and broken connections", halfGap, result{requests: 2000, gap: time.Second, broken: 3}, "a gap of 1000 ms, 3 broken"},
+		{"routes restored in time", limit{any: true, back: 5 * time.Second}, result{requests: 1, failed: 1, broken: 1, back: 5 * time.Second}, ""},
 		{"routes late", limit{any: true, back: 5 * time.Second}, result{requests: 1, back: 6 * time.Second}, "routes back after 6.0 s"},
 		{"routes not measured", limit{any: true, back: 5 * time.Second}, fine, "routes back after no time"},
 		{"false alarms", limit{any: true, isSilent: true}, result{requests: 1, alarms: 2}, "2 sessions lost"},

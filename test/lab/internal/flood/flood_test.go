@@ -26,7 +26,7 @@ func TestMissed(t *testing.T) {
 		{"one connection broke", untrustedHosts, with(func(r *result) { r.broken = 1 }), "1 broken"},
 		{"answers took longer", untrustedHosts, with(func(r *result) { r.latencyDuring = 21 }), "answers took 2.1 times as long"},
 		{"packets multiplied", untrustedHosts, with(func(r *result) { r.encapsulated = 2.01 }), "2.01 encapsulated packets"},
-		{"a forged packet led to others", forged, fine, "0.70 encapsulated packets"},
+		{"forged packet reached other nodes", forged, fine, "0.70 encapsulated packets"},
 		{"none did", forged, with(func(r *result) { r.encapsulated = 0 }), ""},
 	} {
 		if got := strings.Join(test.kind.missed(test.got), ", "); got != test.want {

@@ -23,8 +23,8 @@ func TestCoexistence(t *testing.T) {
 		steps []func() error
 	}{
 		// The first `ip netns add` of a machine changes /run/netns.
-		{"theirs is made during ours", []func() error{create, add}},
-		{"theirs is made before ours", []func() error{add, create}},
+		{"other namespace created during ours", []func() error{create, add}},
+		{"other namespace created before ours", []func() error{add, create}},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			for _, step := range test.steps {

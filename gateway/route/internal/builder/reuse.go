@@ -64,7 +64,8 @@ func sameListener(a, b *resource.Listener) bool {
 		return proto.Equal(a, b)
 	}
 	return a.GetPort() == b.GetPort() && a.GetTargetPort() == b.GetTargetPort() && a.GetProtocol() == b.GetProtocol() &&
-		a.GetTrustedHops() == b.GetTrustedHops() && a.GetTlsPolicy() == b.GetTlsPolicy() && sameHostname(a.GetHostname(), b.GetHostname()) &&
+		a.GetTrustedHops() == b.GetTrustedHops() && a.GetTlsPolicy() == b.GetTlsPolicy() &&
+		a.GetAnyServerName() == b.GetAnyServerName() && sameHostname(a.GetHostname(), b.GetHostname()) &&
 		slices.Equal(a.GetCertificates(), b.GetCertificates())
 }
 

@@ -77,7 +77,7 @@ func TestAffinityByHash(t *testing.T) {
 	}
 }
 
-// A record keeps a client at its endpoint while that accepts connections and the timeout has not passed.
+// A client with a record keeps its endpoint until the timeout, while the endpoint accepts connections.
 func TestAffinity(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -231,7 +231,7 @@ func TestAffinityInFloodOfAnotherVIP(t *testing.T) {
 				if n := w.affinities(t); n < flowEntries {
 					t.Fatalf("the flood created %d records, too few to fill a table", n)
 				}
-				// The endpoint has one row left: only a record leads there.
+				// The endpoint has one row left, which only clients with a record use.
 				w.putEndpointRows(t, f, func(row int) int { return min(row, 1) })
 				defer w.pointTo(t, f, 0)
 				moved := 0

@@ -32,8 +32,8 @@ func TestAgentSilent(t *testing.T) {
 		pod := f.pods[0]
 		syn, ack, udp := f.tcp(portCluster, "S"), f.tcp(portCluster, "A"), f.udp(portCluster)
 		late, lateACK := f.tcp(portClusterEmpty, "S"), f.tcp(portClusterEmpty, "A")
-		// last is the packet for the second node, which asks no other node, except that a row's owner gets
-		// new flows without a local endpoint.
+		// last is the packet for the second node. It is not looked up at further nodes, except that new
+		// flows without a local endpoint are sent to the row's owner.
 		last := func(in tunnel, flags uint8) tunnel {
 			return withFlags(in, flags).with(func(t *tunnel) { t.chooser, t.zones = 2, 8 })
 		}
@@ -129,8 +129,8 @@ func TestAgentSilent(t *testing.T) {
 	}
 }
 
-// The limit of unknown flows does not apply to packets that are forwarded for a silent agent, and the node that
-// gets them does not count them.
+// The limit of unknown flows does not apply to packets forwarded for a silent agent, and the receiving node
+// does not count them.
 func TestAgentSilentBeyondLimit(t *testing.T) {
 	w := newWorld(t)
 	defer w.beat(t, 0, 0)

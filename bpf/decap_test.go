@@ -93,8 +93,8 @@ func shorten(outer family, frame []byte, length int) []byte {
 	return out
 }
 
-// TestOwnerBefore checks new flows that another node sends here before this one knows of an endpoint: they go
-// to the row's owner.
+// TestOwnerBefore checks new flows forwarded to this node before it knows of an endpoint: they are sent to
+// the row's owner.
 func TestOwnerBefore(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -9,8 +9,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// A datagram from an endpoint's address and port starts no flow of a VIP, because two endpoints would answer
-// each other indefinitely. Other ports of the pod, TCP and known flows are served.
+// A datagram from the address and port of an endpoint creates no flow of a VIP, because two endpoints would
+// answer each other indefinitely. Other ports of the pod, TCP and known flows are served.
 func TestEndpointSource(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -19,7 +19,7 @@ import (
 
 type fixture struct {
 	name string
-	// given changes the world; the test restores only flows and endpoints.
+	// given modifies the world; the test restores only flows and endpoints.
 	given func(t *testing.T, w *world)
 	// before are frames received earlier, replies frames sent afterwards.
 	before  [][]byte

@@ -11,8 +11,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// The record of an evicted established flow leads its packets to its endpoint and translates replies. Other
-// flows leave no record.
+// The record of an evicted established flow selects the endpoint for its packets and translates replies.
+// Other flows leave no record.
 func TestFlowDigest(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -80,7 +80,7 @@ func TestFlowDigest(t *testing.T) {
 	}
 }
 
-// A record is ignored if its endpoint is gone or its id was reused.
+// A record is ignored if its endpoint was removed or its id reused.
 func TestFlowDigestOfGoneEndpoint(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -124,8 +124,8 @@ func TestFlowDigestFull(t *testing.T) {
 	}
 }
 
-// A connection that ended here may continue elsewhere, if the client's port was reused while another node had
-// the row: the chain is asked before the old entry is used.
+// A connection that was closed here may continue on another node, if the client reused its port while that
+// node owned the row. The chain is therefore queried before the old entry is used.
 func TestStaleConnection(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A host off the path knows a connection's addresses and ports but no sequence numbers. Its FINs and resets
-// do not close the connection, which would let its SYN move it.
+// An off-path host knows the addresses and ports of a connection but no sequence numbers. Its FINs and RSTs
+// do not close the connection, which would allow its SYN to move it.
 func TestForgedFINIsIgnored(t *testing.T) {
 	w := newWorld(t)
 	random := rand.New(rand.NewPCG(9, 9))

@@ -73,7 +73,7 @@ func TestOwnSource(t *testing.T) {
 	}
 }
 
-// A packet causes at most two encapsulated packets: the second node asks no other.
+// A packet causes at most two encapsulated packets, because the second node queries no other.
 func TestOwnSourceIsDelegatedOnce(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -351,9 +351,9 @@ func lookupForwarded(f family) []fixture {
 	toNode2 := func(t tunnel) []byte { return t.sent(uplinkMAC, node2MAC) }
 	toNode3 := func(t tunnel) []byte { return t.sent(uplinkMAC, node3MAC) }
 	otherACK := ack.with(func(p *packet) { p.acknowledged = 1 << 30 })
-	// Two frontends lead to one endpoint, which has the client's port once.
+	// Two frontends share one endpoint, which can have the client's port only once.
 	contested := func(t *testing.T, w *world) { w.play(t, syn, f.tcp(portCluster, "S")) }
-	// The client's port had a connection here, whose endpoint is gone.
+	// The client's port had a connection here, but its endpoint was removed.
 	formerly := func(t *testing.T, w *world) {
 		w.play(t, syn, answer(syn, f.pods[0], "SA"), ack)
 		id := 2*(f.endpointSlot-1) + 1

@@ -11,7 +11,7 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// sharedLocal makes the frontends of a port Local with a node table.
+// sharedLocal changes the frontends of a port to policy Local with a node table.
 func (w *world) sharedLocal(t *testing.T, f family, port uint16, hasEndpoints bool) {
 	t.Helper()
 	w.changeFrontends(t, f, port, func(frontend *bpf.DatapathFrontend) {
@@ -75,8 +75,8 @@ func TestSharedLocal(t *testing.T) {
 	}
 }
 
-// While the last endpoint of a Local frontend on this node drains, its connections stay and new ones are
-// forwarded.
+// While the last endpoint of a Local frontend on this node drains, its connections continue and new ones
+// are forwarded.
 func TestSharedLocalDrains(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

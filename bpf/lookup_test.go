@@ -217,7 +217,7 @@ func TestRepeatedPacketsAreLookedUp(t *testing.T) {
 		t.Run(f.name, func(t *testing.T) {
 			w.forget(t)
 			w.pointTo(t, f, 0)
-			// asked returns the number of a group's flows that are looked up beyond the limits.
+			// asked returns the number of flows of a group that are looked up above the limits.
 			asked := func(group int, limits ...uint32) (n int) {
 				for i := range flows {
 					// In a new second the limit would be reset.

@@ -12,8 +12,8 @@ import (
 	"github.com/millrace-lb/millrace/bpf"
 )
 
-// Hosts in the network of a VIP, including this node, pass the filter and still get their packets, also in
-// the same part of the network.
+// Packets to hosts in the network of a VIP, including this node and hosts in the same part, pass the
+// filter.
 func TestNeighbour(t *testing.T) {
 	w := newWorld(t)
 	for _, parts := range []string{"other part", "same part"} {

@@ -154,7 +154,7 @@ func TestOverridesAreFound(t *testing.T) {
 	}
 }
 
-// A table that is too small evicts, and finds the rest.
+// A full table evicts entries and retains the others.
 func TestOverridesBeyondTheRoom(t *testing.T) {
 	w := newWorld(t)
 	f := families[0]

@@ -204,7 +204,7 @@ func TestProbeWithoutKeys(t *testing.T) {
 	}
 }
 
-// A failed node is asked for no flow, neither by an override nor along a chain.
+// No flow is looked up at a failed node, neither by an override nor along a chain.
 func TestNodeDownIsSkipped(t *testing.T) {
 	w := newWorld(t)
 	up := bpf.DatapathNode{Ipv4: ipv4(v4.node2), Ipv6: address(v6.node2)}

@@ -80,7 +80,7 @@ func refusedShares(f family) []fixture {
 	}
 }
 
-// A packet of an unknown connection goes to the endpoint of the next accepting row, because only the pod
+// A packet of an unknown connection is sent to the endpoint of the next accepting row, because only the pod
 // knows whether the connection exists.
 func TestRefusedShareQueriesEndpoint(t *testing.T) {
 	w := newWorld(t)
@@ -102,7 +102,7 @@ func TestRefusedShareQueriesEndpoint(t *testing.T) {
 	}
 }
 
-// A client with an affinity record is not refused, another one is.
+// A client with an affinity record is accepted, other clients are refused.
 func TestRefusedShareUnderAffinity(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// A client sends requests through two frontends with the same endpoints from one port. Each reply comes from
-// the frontend of its request.
+// A client sends requests through two frontends with the same endpoints from one port. Each reply has the
+// source address of the frontend that received the request.
 func TestQueriesThroughTwoFrontends(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {
@@ -105,8 +105,8 @@ func TestContestedFlowExpires(t *testing.T) {
 	}
 }
 
-// An ended connection's endpoint may keep its state for a minute. Another frontend's connection from the same
-// port gets another endpoint, if there is one.
+// The endpoint of a closed connection may keep its state for a minute. A connection of another frontend
+// from the same port gets another endpoint, if one exists.
 func TestClosingConnectionsAreAvoided(t *testing.T) {
 	w := newWorld(t)
 	for _, f := range families {

@@ -41,7 +41,8 @@ func takeUnused(t testing.TB, v variables) *world {
 	return w
 }
 
-// giveBack keeps w for the next test, or closes it if there is another one with its variables.
+// giveBack retains w for the next test, or closes it if a world with the same variables is already
+// retained.
 func giveBack(w *world, v variables) {
 	if unused[v] == nil {
 		unused[v] = w

@@ -248,7 +248,7 @@ func TestGroupMates(t *testing.T) {
 	}
 }
 
-// All rows of a group come to rest, including one whose time is zero, later than the sweep by the clock.
+// ClearRowFlags clears the flags of all rows marked before the sweep began, also if the clock exceeds 1<<31.
 func TestGroupFlagsAreCleared(t *testing.T) {
 	w := newWorld(t)
 	for name, since := range map[string]uint32{"early": 1 << 20, "late": 1<<31 + 1<<20} {

@@ -61,7 +61,7 @@ func (w *world) steps(t *testing.T, steps []step) {
 	}
 }
 
-// TestServiceProxyFrom follows a frontend until it is taken: connections started before stay with the
+// TestServiceProxyFrom claims a frontend from the service proxy: connections opened before stay with the
 // service proxy.
 func TestServiceProxyFrom(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_FROM)
@@ -90,7 +90,7 @@ func TestServiceProxyFrom(t *testing.T) {
 				{"packet of an unknown connection", from(f.tcp(portCluster, "A"), 50004), false},
 				{"datagram of an earlier flow", f.udp(portCluster), true},
 			})
-			// The frontend is taken after the service proxy answered a SYN.
+			// The frontend is claimed after the service proxy answered a SYN.
 			underWay := from(f.tcp(portCluster, "S"), 50005)
 			w.offer(t, underWay, 77)
 			w.steps(t, []step{
@@ -102,8 +102,8 @@ func TestServiceProxyFrom(t *testing.T) {
 	}
 }
 
-// TestServiceProxyTo leaves new connections to the service proxy and keeps ours. Only connections of
-// clients that received the SYN-ACK are recorded.
+// TestServiceProxyTo releases a frontend to the service proxy: new connections are left to it, existing
+// ones continue. Only connections of clients that received the SYN-ACK are recorded.
 func TestServiceProxyTo(t *testing.T) {
 	w := newWorldBeside(t, bpf.DatapathServiceProxyModeSERVICE_PROXY_TO)
 	for _, f := range families {

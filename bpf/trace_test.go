@@ -129,7 +129,7 @@ func (w *world) trace(t testing.TB, frame []byte) (result, bpf.DatapathTrace) {
 	return got, trace
 }
 
-// checkTrace checks that a trace changes nothing and agrees with the packet's processing.
+// checkTrace checks that tracing modifies nothing and returns the result of the packet's processing.
 func (w *world) checkTrace(t *testing.T, fixture fixture) bpf.DatapathTrace {
 	t.Helper()
 	before := w.contents(t)

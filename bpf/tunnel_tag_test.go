@@ -347,7 +347,7 @@ func TestFloodForgedHere(t *testing.T) {
 		for name, origin := range attackers {
 			t.Run(f.name+"/"+name, func(t *testing.T) {
 				forger := newForger(f, f, 2)
-				// From this node to the other one.
+				// From this node to another node.
 				l3 := forger.frame[shortest:]
 				if f.vip.Is4() {
 					swap(l3[12:20])

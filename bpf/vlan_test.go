@@ -23,7 +23,7 @@ const (
 	vlanUplink            = 77
 )
 
-// putVLAN makes a VLAN of the interface an uplink.
+// putVLAN adds a VLAN of the interface as an uplink.
 func (w *world) putVLAN(t testing.TB, ifindex int, tags ...uint32) {
 	t.Helper()
 	key := bpf.DatapathVlanKey{Ifindex: uint32(ifindex)}

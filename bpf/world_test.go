@@ -133,7 +133,7 @@ func nodeID(id uint16) uint16 {
 	return id + id%4<<12
 }
 
-// overhead is that of IPv4, highBytes the addition for long ids.
+// overhead is the encapsulation overhead for IPv4, highBytes the addition for long ids.
 func overhead() int { return 60 + highBytes() }
 
 func highBytes() int {
@@ -207,7 +207,7 @@ func newWorld(t testing.TB) *world {
 	return newWorldWith(t, slowTicks)
 }
 
-// Ticks per second for the programs, in place of the kernel's rate.
+// Ticks per second for the programs, which replaces the kernel's rate.
 const (
 	// slowTicks make ages set by tests independent of the machine's speed.
 	slowTicks = 7500

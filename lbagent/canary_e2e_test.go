@@ -65,7 +65,7 @@ func (w *world) awaitProof() {
 	})
 }
 
-// loseFromRouter makes the switch drop the router's packets to the third node.
+// loseFromRouter configures the switch to drop packets from the router to the third node.
 func (w *world) loseFromRouter(packets string) {
 	w.t.Helper()
 	run(w.t, "ip netns exec "+routerSpace+" nft add rule bridge filter output oifname port3 "+packets+" drop")

@@ -98,8 +98,8 @@ type generated struct {
 
 	mutex   sync.Mutex
 	objects *model.Snapshot
-	// given is true once a pass uses the list of EndpointSlices, which is then copied before a change, as in
-	// lbagent/internal/source.
+	// given is true once a pass uses the list of EndpointSlices, which is copied before the next change, as
+	// in lbagent/internal/source.
 	given  bool
 	slices [][2]int
 }

@@ -103,7 +103,7 @@ func cutOff(t *testing.T) *world {
 	cut := time.Now()
 	w.Await(30*time.Second, "the route as one to be left", func() bool { return w.isPreferred(1, 3) })
 	t.Logf("low-preference route observed %s after the cut", time.Since(cut).Round(time.Millisecond))
-	// The router loses its other paths, too: this is the last one.
+	// The router loses its other paths; the remaining path is the last one.
 	w.Configure("router bgp 64500", "neighbor 198.51.100.3 shutdown", "neighbor 198.51.100.4 shutdown")
 	w.Await(30*time.Second, "a single path", w.isLast)
 	// The others are retained for the router's detection time.

@@ -23,8 +23,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/netdev"
 )
 
-// A Service is programmed, then announced; it is withdrawn, and after the
-// delay removed.
+// A Service is programmed, then announced; it is withdrawn, and removed after the delay.
 func TestOrderOfAPass(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -268,7 +267,7 @@ func TestUnreadableMaps(t *testing.T) {
 	}
 }
 
-// Without programs on every uplink nothing is announced; only a failed attachment is retried.
+// Without programs on every uplink no VIP is announced; only a failed attachment is retried.
 func TestAttachment(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -459,7 +458,7 @@ func TestFullMap(t *testing.T) {
 	}
 }
 
-// A VIP of policy Cluster stays announced for a short gap of its endpoints only.
+// A VIP of policy Cluster remains announced only during a short gap of its endpoints.
 func TestShortGapOfEndpoints(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

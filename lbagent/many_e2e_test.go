@@ -123,8 +123,8 @@ func (w *world) countVIPs() int {
 }
 
 type phases struct {
-	// created: the API server responded; told: the Service's status has the address; routed: the router's
-	// kernel has the route.
+	// created: the API server responded; told: the status of the Service contains the address; routed: the
+	// router's kernel has the route.
 	created, told, routed time.Duration
 	passes                int
 	passing               time.Duration
@@ -359,7 +359,7 @@ func (w *world) addOne(n int, routes <-chan arrival) (took phases) {
 	return took
 }
 
-// awaitQuiet waits until the agent made no pass for a second. It polls slowly, because with many VIPs the
+// awaitQuiet waits until the agent ran no pass for a second. It polls slowly, because with many VIPs the
 // response is expensive.
 func (w *world) awaitQuiet() {
 	w.t.Helper()

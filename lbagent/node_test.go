@@ -38,8 +38,8 @@ import (
 
 var errInjected = errors.New("injected")
 
-// node is an in-memory data plane, speaker and reporter. At each step it checks that no route leads to an
-// unprogrammed VIP.
+// node is an in-memory data plane, speaker and reporter. At each step it checks that no unprogrammed VIP is
+// announced.
 type node struct {
 	t     testing.TB
 	state *forwarding.State

@@ -45,8 +45,8 @@ func rowsOf(s *forwarding.State) (rows, chains map[forwarding.NodeID]int) {
 	return rows, chains
 }
 
-// The rows of a failed node move to the others at once, no flow is looked up there, and its endpoints return
-// with it. Its packets are still accepted, and it is still probed.
+// The rows of a failed node move to the other nodes immediately, no flow is looked up there, and its
+// endpoints are used again after its recovery. Its packets are still accepted, and it is still probed.
 func TestNodeDown(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()
@@ -112,8 +112,8 @@ func TestNodeDownWithAllPods(t *testing.T) {
 	}
 }
 
-// A node that is connected to its routers only serves its own endpoints. It keeps all its routes,
-// depreferred, and is not ready.
+// A node that is connected only to its routers serves only its local endpoints. It keeps all its routes
+// with GRACEFUL_SHUTDOWN, and is not ready.
 func TestMinority(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

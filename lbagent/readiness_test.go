@@ -83,7 +83,7 @@ func TestAllUnreadySimultaneously(t *testing.T) {
 	j.verdict = membership.Verdict{Down: map[forwarding.NodeID]time.Time{2: now}}
 	j.known[0].Lost = now
 	pass(false, false, 0)
-	// A node that never answered may have failed, too.
+	// A node that never replied may also have failed.
 	j.verdict, j.known = membership.Verdict{}, nil
 	pass(false, false, 0)
 	current = objects

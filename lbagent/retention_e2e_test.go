@@ -22,7 +22,7 @@ const podSpace = "pod"
 
 // retainConnections changes the Service to policy Local and replaces its endpoints by others of the same
 // node, as a changed selector does. Connections of an old endpoint continue while its pod has the address;
-// new ones get the new endpoint.
+// new ones use the new endpoint.
 func (w *world) retainConnections() {
 	w.t.Helper()
 	previous, current := podOf(10, 0, 1).String(), podOf(10, 0, 3).String()

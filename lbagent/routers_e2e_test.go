@@ -18,7 +18,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/test/frr"
 )
 
-// secondRouter starts another router behind an uplink of its own, on another network than the first router's.
+// secondRouter starts another router behind a second uplink, in another network than the first router.
 func (w *world) secondRouter(neighbors string) *frr.Router {
 	w.t.Helper()
 	const namespace = "router2"

@@ -71,7 +71,7 @@ func TestNodeThatShutsDownDeparts(t *testing.T) {
 	if n.routes[vipOf(1)] || len(n.state.Frontends) != 1 {
 		t.Errorf("routes = %v, %d frontends", n.routes, len(n.state.Frontends))
 	}
-	// A cordoned node waits for its LBNode, because others must see that, too.
+	// A cordoned node waits for its LBNode, because other nodes must also see the change.
 	objects.Node = objects.Node.DeepCopy()
 	objects.Node.Status.Conditions = nil
 	objects.Node.Spec.Unschedulable = true

@@ -101,7 +101,7 @@ func (n *trio) checkVerdicts() {
 // starve limits a process to thousandths of a CPU until feed is called or the test ends.
 func starve(t *testing.T, process, thousandths int) (feed func()) {
 	t.Helper()
-	// A period of 1 s: the process gets its share at once, and then nothing for long.
+	// With a period of 1 s the process uses its whole share at the start, and is then stopped for long.
 	const period = 1_000_000
 	root, quota := t.TempDir(), strconv.Itoa(thousandths*period/1000)
 	write := func(file, text string) {

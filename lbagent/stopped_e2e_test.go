@@ -94,9 +94,9 @@ func beginStopped(t *testing.T) (*world, *agent, *blackhole.Proxy) {
 	return w, a, line
 }
 
-// An agent stopped for less than the hold time keeps its session and learns changes at once. One stopped for
-// longer loses the session, and then announces nothing that was removed meanwhile, though its API server
-// connection was lost silently, too.
+// An agent stopped for less than the hold time keeps its session and applies changes immediately. One
+// stopped for longer loses the session, and then announces no VIP that was removed meanwhile, although its
+// API server connection was also lost silently.
 func TestStoppedAgent(t *testing.T) {
 	w, a, line := beginStopped(t)
 	established := func() *metav1.Time {
@@ -110,7 +110,7 @@ func TestStoppedAgent(t *testing.T) {
 	since := established()
 	for range 3 {
 		resume := a.stop()
-		// Of nine seconds: the router receives nothing, and the agent's own timer must not count them.
+		// For nine seconds the router receives no message, and the agent's own timer must not count them.
 		for end := time.Now().Add(5 * time.Second); time.Now().Before(end); {
 			if !w.announced() {
 				t.Fatal("the route was withdrawn although the agent was stopped for less than the hold time")
@@ -133,7 +133,7 @@ func TestStoppedAgent(t *testing.T) {
 	w.hasOnly(10*time.Second, 40*time.Second)
 }
 
-// A node that was disconnected from router and API server announces nothing afterwards that was removed
+// A node that was disconnected from router and API server afterwards announces no VIP that was removed
 // meanwhile.
 func TestCutOffFromAll(t *testing.T) {
 	w, _, line := beginStopped(t)

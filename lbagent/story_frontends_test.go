@@ -51,8 +51,8 @@ func (w *witness) complete(s *forwarding.State) error {
 	return nil
 }
 
-// mayBeNobodys reports whether a row may lack an owner: without usable endpoints rows remain for existing
-// connections, and those of departed nodes have no owner until they are rewritten.
+// mayBeNobodys reports whether a row may have no owner: without usable endpoints rows remain for existing
+// connections, and rows of removed nodes have no owner until they are rewritten.
 func (w *witness) mayBeNobodys(key forwarding.FrontendKey, row int) bool {
 	usable := slices.ContainsFunc(w.model.Frontends, func(f *model.Frontend) bool { return f.Key == key && len(f.Weights) > 0 })
 	return !usable || slices.ContainsFunc(slotsOf(w.last.Frontends[key]), func(slot forwarding.NodeTableSlot) bool {

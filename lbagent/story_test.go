@@ -293,7 +293,7 @@ func (p *player) pass() (again time.Duration, err error) {
 	return again, err
 }
 
-// settle makes passes as the agent does. It gives up on repeated failures.
+// settle runs passes as the agent does. It gives up after repeated failures.
 func (p *player) settle() error {
 	const most = 20
 	failed := 0

@@ -96,8 +96,8 @@ func TestHungPassIsDetected(t *testing.T) {
 	if err := heartbeat.Send(); err == nil || beats.Load() != 1 {
 		t.Errorf("%d heartbeats were sent, error %v", beats.Load(), err)
 	}
-	// Without another node that could answer, this one keeps its VIPs on links. Its programs leave new flows
-	// to others.
+	// Without another node that could answer, this node continues to answer for its VIPs on links. Its
+	// programs leave new flows to other nodes.
 	heartbeat.SetOthers(false)
 	if err := heartbeat.Send(); err != nil || beats.Load() != 1 {
 		t.Errorf("heartbeat without other nodes: %v after %d beats, want no error and 1", err, beats.Load())

@@ -77,7 +77,7 @@ func TestUplinkWithoutPrograms(t *testing.T) {
 	}
 }
 
-// A peer behind an uplink without programs receives no route, another one does.
+// A peer behind an uplink without programs receives no route, other peers do.
 func TestUplinkOfOnePeer(t *testing.T) {
 	n := newNode(t)
 	objects := cluster()

@@ -71,7 +71,7 @@ func TestFloodFromOffLink(t *testing.T) {
 	})
 }
 
-// The router's address alone cannot reset a multihop session.
+// A packet with the router's source address is not sufficient to reset a multihop session.
 func TestSpoofedMultihop(t *testing.T) {
 	l := newFRRLab(t, frrPeers)
 	p := l.start(l.NodeSpace, "node")

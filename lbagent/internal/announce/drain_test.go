@@ -169,7 +169,7 @@ func TestDrainKeepsLastPath(t *testing.T) {
 	})
 }
 
-// A cut-off node announces VIPs with GRACEFUL_SHUTDOWN even without endpoints of its own.
+// A cut-off node announces VIPs with GRACEFUL_SHUTDOWN even without local endpoints.
 func TestDecideCutOff(t *testing.T) {
 	for name, test := range map[string]struct {
 		local, own, unreached, before bool

@@ -87,7 +87,7 @@ func TestElectionIsMinimallyDisruptive(t *testing.T) {
 	})
 }
 
-// No node leads a third more VIPs than its share.
+// No node answers for more than 4/3 of its share of VIPs.
 func TestElectionSpreads(t *testing.T) {
 	const nodes, vips = 5, 5000
 	m := cluster(nodes, 1)

@@ -19,7 +19,8 @@ func withoutEndpoint(m *model.Model) {
 	}
 }
 
-// Announced Cluster VIPs without endpoints stay for the delay, others do not.
+// Announced Cluster VIPs without endpoints remain announced for the delay, others are withdrawn
+// immediately.
 func TestUnready(t *testing.T) {
 	const delay = 2 * time.Second
 	now := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
@@ -62,7 +63,7 @@ func TestUnready(t *testing.T) {
 	}
 }
 
-// Only gaps longer than the delay withdraw a VIP, and an endpoint announces it at once.
+// Only gaps longer than the delay withdraw a VIP. A new endpoint announces it immediately.
 func TestUnreadyGaps(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const delay = 2 * time.Second

@@ -117,8 +117,8 @@ func (l *link) await(limit time.Duration, what string, condition func() bool) {
 	}
 }
 
-// Two ends come up, use the negotiated intervals with jitter, and stay up without loss, also across changes
-// of parameters and a stretched detection time.
+// Two ends establish a session with the negotiated intervals and jitter, which stays up without losses
+// during changes of parameters and an increased detection time.
 func TestLinkStaysUp(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLink(t)

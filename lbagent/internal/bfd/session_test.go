@@ -172,7 +172,7 @@ func TestJitter(t *testing.T) {
 	}
 }
 
-// A poll is answered at once in every state, and not with a poll.
+// A Poll is answered immediately in every state, without setting Poll in the reply.
 func TestPollIsAnswered(t *testing.T) {
 	for _, state := range []State{Down, Init, Up} {
 		s := in(t, state)
@@ -190,8 +190,8 @@ func TestPollIsAnswered(t *testing.T) {
 	}
 }
 
-// Slower intervals apply after the peer confirmed them, faster ones at once unless a detection could fail
-// (RFC 5880, section 6.8.3).
+// Slower intervals apply after the peer has confirmed them, faster ones immediately unless a detection
+// could fail (RFC 5880, section 6.8.3).
 func TestChange(t *testing.T) {
 	s := in(t, Up)
 	s.Set(Parameters{TransmitInterval: 200 * ms, ReceiveInterval: 50 * ms, DetectMultiplier: 3})

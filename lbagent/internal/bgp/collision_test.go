@@ -33,8 +33,8 @@ func callNode(from netip.Addr, password string) (net.Conn, error) {
 	return dialer.DialContext(context.Background(), "tcp", netip.AddrPortFrom(nodeIPv4, bgpPort).String())
 }
 
-// Repeated connections beside a session, with any identifier and with or without the password, close neither
-// an active nor a passive session (RFC 4271, section 6.8).
+// Repeated connections in addition to a session, with any identifier and with or without the password,
+// close neither an active nor a passive session (RFC 4271, section 6.8).
 func TestCollisions(t *testing.T) {
 	t.Parallel()
 	l := newLink(t)

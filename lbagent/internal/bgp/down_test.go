@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Down withdraws routes at once, without hold timer or graceful restart.
+// Down withdraws routes immediately, without hold timer or graceful restart.
 func TestDownWithdraws(t *testing.T) {
 	// The goal is 500 ms; the bound allows for load.
 	const bound = 4 * time.Second

@@ -46,7 +46,7 @@ func TestDynamicNeighbors(t *testing.T) {
 	}
 }
 
-// A place is kept for the duration of the longest session, between half a minute and ten.
+// An entry is retained for the duration of the longest session, between half a minute and ten minutes.
 func TestPlaceIsKept(t *testing.T) {
 	seen := time.Unix(1e9, 0)
 	for lasted, want := range map[time.Duration]time.Duration{
@@ -66,7 +66,7 @@ func TestPlaceIsKept(t *testing.T) {
 	}
 	past := time.Now().Add(-time.Minute)
 	s.neighbors.routers[router].seen, s.neighbors.routers[router].lasted = past, time.Hour
-	// Another OPEN does not keep a place.
+	// Another OPEN does not extend the retention of an entry.
 	s.neighbors.routers[untrusted].seen = past
 	s.neighbors.admit(untrusted, incoming{})
 	if got := s.DynamicNeighbors(); !slices.Equal(got, []netip.Addr{router}) {
@@ -116,7 +116,8 @@ func TestUnproven(t *testing.T) {
 	}
 }
 
-// Routers of a range connect with the range's password. An LBPeer with the same address takes over the session.
+// Routers of a range connect with the password of the range. An LBPeer with the same address takes over the
+// session.
 func TestRange(t *testing.T) {
 	for name, start := range connecting(" neighbor 198.51.100.2 password right\n", `password "right";`) {
 		t.Run(name, func(t *testing.T) {

@@ -135,7 +135,7 @@ func TestPeerEdits(t *testing.T) {
 	if session := p.session(peerName); session.Due.Before(time.Now().Add(time.Minute)) || !session.Since.Equal(second.Since) {
 		t.Errorf("before the turn of the node: session %+v", session)
 	}
-	// Other edits apply at once to the current session.
+	// Other edits apply immediately to the current session.
 	want.Routes = announce.Routes{peerName: {testRoute(vip6)}}
 	p.set(want)
 	l.awaitRoutes(5*time.Second, map[string]string{vip6: nodeIPv6.String()})
@@ -157,7 +157,7 @@ func TestPeerEdits(t *testing.T) {
 	}
 }
 
-// A peer of another name or range with the same router takes over the session and its routes.
+// A peer with another name or range and the same router takes over the session and its routes.
 func TestPeerReplaced(t *testing.T) {
 	l := newLab(t, staticNeighbor)
 	p := l.speaker("fresh")
@@ -216,7 +216,7 @@ func (l *lab) holdTime() time.Duration {
 	return time.Duration(neighbors[nodeIPv4.String()].HoldTime) * time.Millisecond
 }
 
-// A session is not reset while another one of the node is down.
+// A session is not reset while another session of the node is down.
 func TestOneSessionAtATime(t *testing.T) {
 	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
  address-family ipv6 unicast

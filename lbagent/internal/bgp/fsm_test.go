@@ -4,8 +4,8 @@ package bgp
 
 import "testing"
 
-// The transitions are those of RFC 4271, section 8.2.2. Events that are not listed are FSM errors in the
-// states with a connection and ignored in the others.
+// The transitions of RFC 4271, section 8.2.2. Events that are not listed are FSM errors in the states with
+// a connection and ignored in the others.
 func TestTransitions(t *testing.T) {
 	const notified = sendNotification | releaseTCP
 	connecting := map[event]transition{

@@ -247,7 +247,7 @@ func TestFlappingRouter(t *testing.T) {
 	l.awaitWithout(20*time.Second, "the other router has a session", func() bool { return isUp(p.session("flapping")) })
 }
 
-// Untrusted hosts of a range that send no valid OPEN occupy no place.
+// Untrusted hosts of a range that send no valid OPEN use no entry.
 func TestUntrustedTakeNoPlace(t *testing.T) {
 	t.Parallel()
 	l := newLab(t, strings.Replace(staticNeighbor, " neighbor 198.51.100.2 passive\n", "", 1))
@@ -391,7 +391,7 @@ func TestUntrustedFillNoQueue(t *testing.T) {
 	}
 }
 
-// A full range shows one refused router, which stays the same while it retries.
+// A full range reports one refused router, which does not change while that router retries.
 func TestUntrustedAreToldOfOnce(t *testing.T) {
 	network := netip.MustParsePrefix("198.51.100.0/24")
 	c := newDynamicNeighbors()

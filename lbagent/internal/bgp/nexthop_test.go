@@ -39,8 +39,8 @@ const (
 `
 )
 
-// A router with the capability installs IPv4 routes with global and link-local IPv6 next hops. A router
-// without it gets IPv6 routes only, and loses IPv4 routes with another next hop.
+// A router with the capability installs IPv4 routes with global and link-local IPv6 next hops. Without it,
+// only IPv6 routes are sent, and IPv4 routes with such a next hop are withdrawn.
 func TestExtendedNextHop(t *testing.T) {
 	for name, test := range map[string]struct {
 		neighbor, capability    string

@@ -72,7 +72,7 @@ func TestRefreshFlood(t *testing.T) {
 	}
 }
 
-// Routers that close each session at once are retried at a bounded rate, without leaking goroutines or
+// Routers that close each session immediately are retried at a bounded rate, without leaking goroutines or
 // affecting other sessions.
 func TestNotificationFlood(t *testing.T) {
 	t.Parallel()

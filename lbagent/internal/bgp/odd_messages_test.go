@@ -62,9 +62,9 @@ var (
 // odd is an invalid or unusual behavior of a router.
 type odd struct {
 	name string
-	// says replaces the OPEN; then follows our routes.
+	// says replaces the OPEN; our routes follow.
 	says, then []byte
-	// tells is part of LastError; empty if the session stays established.
+	// tells is the expected part of LastError; empty if the session stays established.
 	tells string
 	// notified is the expected NOTIFICATION, if any.
 	notified [2]byte

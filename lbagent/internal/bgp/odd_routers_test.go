@@ -251,7 +251,7 @@ func TestOddRouters(t *testing.T) {
 	}
 }
 
-// Routers with two-octet AS numbers get AS4_PATH when needed (RFC 6793, section 4.2.2).
+// Routers with two-octet AS numbers receive AS4_PATH if required (RFC 6793, section 4.2.2).
 func TestTwoOctetRouter(t *testing.T) {
 	t.Parallel()
 	trans := byte(bgp.BGP_ATTR_TYPE_AS4_PATH)

@@ -159,7 +159,7 @@ func TestPacked(t *testing.T) {
 			t.Fatalf("UPDATE has %d bytes", len(update))
 		}
 	}
-	// Attributes that do not fit into a message are an error of their routes alone.
+	// Attributes that do not fit into a message cause an error only for their routes.
 	long := testRoute(vip4)
 	long.Communities = make([]uint32, maxMessageLength/4)
 	short := testRoute("203.0.113.11")

@@ -158,7 +158,7 @@ func TestHoldTimerDropsRoutes(t *testing.T) {
 	p := l.speaker("fresh")
 	p.set(testWant(testRoute(vip4), testRoute(vip6)))
 	l.awaitRoutes(20*time.Second, both)
-	// Frames go to an unused address: the links stay up, so only the hold timer detects the loss.
+	// Frames are sent to an unused MAC address: the links stay up, so only the hold timer detects the loss.
 	const nobody = "02:00:00:00:00:01"
 	l.Run("ip", "-n", l.NodeSpace, "neigh", "replace", routerIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
 	l.Run("ip", "-n", l.RouterSpace, "neigh", "replace", nodeIPv4.String(), "lladdr", nobody, "dev", "eth0", "nud", "permanent")
@@ -193,7 +193,7 @@ func TestLostConnectionKeepsRoutes(t *testing.T) {
 	l.awaitRoutes(10*time.Second, map[string]string{vip6: nodeIPv6.String()})
 }
 
-// Removing a peer withdraws its routes at once without affecting another session.
+// Removing a peer withdraws its routes immediately without affecting another session.
 func TestPeerRemoved(t *testing.T) {
 	l := newLab(t, staticNeighbor+` neighbor 2001:db8::2 remote-as 64512
  address-family ipv6 unicast
@@ -275,7 +275,8 @@ func (l *lab) learnt(family string) int {
 	return len(table.Routes)
 }
 
-// A table of the data plane's default VIP limit is announced soon, and another route at once.
+// A table with the default VIP limit of the data plane is announced quickly, and an additional route
+// immediately.
 func TestManyRoutes(t *testing.T) {
 	const many = 20_000
 	l := newLab(t, staticNeighbor)

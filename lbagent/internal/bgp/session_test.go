@@ -148,7 +148,7 @@ func TestReasonRemains(t *testing.T) {
 	awaitSession(t, s, 20*time.Second, "up", func(session Session) bool { return isUp(session) && session.Message == "" })
 }
 
-// A router that requires a role gets the matching one (RFC 9234).
+// A router that requires a role receives the matching role (RFC 9234).
 func TestRole(t *testing.T) {
 	l := newLab(t, strings.Replace(staticNeighbor, " address-family", " neighbor 198.51.100.2 local-role provider strict-mode\n address-family", 1))
 	p := l.speaker("fresh")

@@ -21,7 +21,7 @@ import (
 
 const hold = 6 * time.Second
 
-// stuckRouter establishes sessions and then reads nothing. It sends KEEPALIVEs if alive is true.
+// stuckRouter establishes sessions and then stops reading. It sends KEEPALIVEs if alive is true.
 type stuckRouter struct {
 	address netip.AddrPort
 	began   chan time.Time

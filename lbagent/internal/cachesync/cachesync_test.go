@@ -15,7 +15,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/checkpoint"
 )
 
-// asked is a Gate that counts its calls.
+// asked counts the calls of a Gate.
 type asked struct {
 	*Gate
 	confirms, passes, told int

@@ -35,8 +35,8 @@ func play(w *window, rounds int, answer func(port int) int) {
 	}
 }
 
-// TestWindowOutlivesReset checks that a node counts as reached for some rounds without an answer: a
-// session reset removes its route for that long, and other nodes get all probes.
+// TestWindowOutlivesReset checks that a node counts as reached for some rounds without a reply: a session
+// reset removes its route for that time, and other nodes receive all probes.
 func TestWindowOutlivesReset(t *testing.T) {
 	var w window
 	three := func(port int) int { return 1 + port%3 }

@@ -375,7 +375,7 @@ func TestInvalidRequests(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		// The agent may disconnect before all of it is written.
+		// The agent may disconnect before the response is complete.
 		_, _ = io.WriteString(conn, text)
 		answer, _ := io.ReadAll(conn)
 		conn.Close()

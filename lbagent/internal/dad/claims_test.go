@@ -9,7 +9,8 @@ import (
 	"time"
 )
 
-// A host that repeats its announcements is a duplicate until it is silent, and an answer to a probe precedes it.
+// A host that repeats its announcements is reported as a duplicate until it stops. A reply to a probe has
+// precedence.
 func TestClaims(t *testing.T) {
 	var (
 		start     = time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -57,7 +57,7 @@ func (l *link) set(holders map[Probe]Answer, err error) {
 	l.holders, l.err = holders, err
 }
 
-// requests returns the times of all probes, and the largest number of probes at once.
+// requests returns the times of all probes and the maximum number of concurrent probes.
 func (l *link) requests() (asked map[Probe][]time.Time, most int) {
 	l.Lock()
 	defer l.Unlock()

@@ -9,7 +9,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// A node is marked at once, and only SetDown clears the mark, neither an older operation nor a hop.
+// A node is marked down immediately. Only SetDown clears the mark, neither an older operation nor a hop.
 func TestSetDown(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	node := forwarding.Node{IPv4: ip("198.51.100.12")}

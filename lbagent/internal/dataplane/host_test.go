@@ -183,8 +183,8 @@ func checkFragments(t *testing.T, to netip.AddrPort) {
 	t.Errorf("%s: no reply to a fragmented datagram", to)
 }
 
-// checkUnassigned sends to an unassigned address routed to the node: the packet is dropped there exactly
-// once, so it is not returned to the router.
+// checkUnassigned sends to an unassigned address routed to the node: the packet is dropped exactly once and
+// not returned to the router.
 func (n *network) checkUnassigned(t *testing.T, nobody netip.Addr, reason string) {
 	node := n.nodes[0]
 	via := node.addr.IPv4

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// holderRoot is set in a process that takes the lock and waits to be killed.
+// holderRoot is set in a process that acquires the lock and waits to be killed.
 const holderRoot = "MILLRACE_TEST_LOCK"
 
 func holdLock(root string) {
@@ -24,7 +24,7 @@ func holdLock(root string) {
 	select {}
 }
 
-// A second process gets the lock once the first is killed.
+// A second process acquires the lock after the first was killed.
 func TestLock(t *testing.T) {
 	root := mountBPF(t)
 	holder := exec.Command("/proc/self/exe")

@@ -121,12 +121,12 @@ func addNamespace(t testing.TB, name string) {
 	run(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { run(t, "ip", "netns", "delete", name) })
 	in(t, name, "link set lo up")
-	// Link-local addresses are usable at once.
+	// Link-local addresses are usable immediately.
 	sysctl(t, name, "0", "ipv6/conf/default/accept_dad")
 }
 
-// offloads makes a device send complete checksums and single segments to a peer with an XDP program, and
-// receive by NAPI, which the peer's XDP_TX requires.
+// offloads configures a device to send complete checksums and single segments to a peer with an XDP
+// program, and to receive by NAPI, which the peer's XDP_TX requires.
 func offloads(t testing.TB, namespace, device string) {
 	t.Helper()
 	run(t, "ip", "netns", "exec", namespace, "ethtool", "-K", device, "tx", "off", "gro", "on")

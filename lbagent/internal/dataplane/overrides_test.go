@@ -178,7 +178,7 @@ func (n *network) moveTable(t *testing.T, from, slot forwarding.NodeTableSlot, t
 	}
 }
 
-// Idle connections survive moves of the table, too. They are found by overrides only, without another
+// Idle connections also survive moves of the table. They are found by overrides only, without another
 // lookup.
 func TestConnectionsSurviveTableRemoval(t *testing.T) {
 	n := newLargeNetwork(t)
@@ -206,8 +206,8 @@ func TestConnectionsSurviveTableRemoval(t *testing.T) {
 	n.checkNothingDropped(t)
 }
 
-// After the table moved, overrides for the primary of their row are found, though no previous row had the
-// bit.
+// After a move of the table, overrides for the primary of their row are found, although no previous row had
+// the flag.
 func TestOverridesOfThePrimaryOutliveTheirTable(t *testing.T) {
 	n := newWiderNetwork(t, 1)
 	before := *n.rows(t)

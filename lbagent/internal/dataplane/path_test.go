@@ -134,9 +134,9 @@ func checkCensus(t *testing.T, n *network) {
 	})
 }
 
-// Connections survive a move of their row together with an ECMP change: the new primary asks along the chain.
-// They also survive the loss of all flows while rows are at rest: the packet returns unknown from the chain,
-// and the hash selects the previous endpoint.
+// Connections survive a move of their row together with an ECMP change: the new primary looks them up along
+// the chain. They also survive the loss of all flows if no row moves: the packet is returned from the chain
+// as unknown, and the hash selects the previous endpoint.
 func TestLookupForwarded(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessionsOnAll(t, 20)
@@ -215,8 +215,8 @@ func TestLongNodeIDs(t *testing.T) {
 	}
 }
 
-// An ingress node knows the first pod of a node before that node. Flows sent there meanwhile go to the
-// previous owner, and stay there.
+// An ingress node knows the first pod of a node before that node does. Flows sent there meanwhile are
+// forwarded to the previous owner and stay there.
 func TestFirstPodIsLearnedLate(t *testing.T) {
 	n := newNetwork(t)
 	for _, pod := range testPods {

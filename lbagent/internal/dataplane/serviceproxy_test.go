@@ -138,8 +138,8 @@ func isProxied(t *testing.T, d *Dataplane, flow ProxiedFlow) bool {
 	return err == nil
 }
 
-// TestServiceProxyServesNewConnections lets a node's stack serve new connections: its SYN-ACKs assign them to it.
-// Existing ones stay with the pods.
+// TestServiceProxyServesNewConnections releases frontends to the stack of a node, which serves new
+// connections: its SYN-ACKs assign them to it. Existing connections continue on the pods.
 func TestServiceProxyServesNewConnections(t *testing.T) {
 	n := startNetwork(t, false)
 	node := n.nodes[0]

@@ -36,7 +36,8 @@ func needKind(t *testing.T, kind string) {
 	t.Skipf("this kernel does not support interfaces of kind %s; make test-kernels runs this test on one that does", kind)
 }
 
-// wireVLAN makes the uplink VLAN 100 of eth0, with tags in the frame, or in metadata as with VLAN stripping.
+// wireVLAN changes the uplink to VLAN 100 of eth0, with tags in the frame, or in metadata as with VLAN
+// stripping.
 func wireVLAN(tagsInFrame bool) wiring {
 	return func(t testing.TB, node string) string {
 		t.Helper()

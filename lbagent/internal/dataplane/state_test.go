@@ -286,7 +286,7 @@ func TestApplyErrors(t *testing.T) {
 	}
 }
 
-// A frontend's counters start at zero, though its id had another owner.
+// The counters of a frontend start at zero, although its id belonged to another frontend before.
 func TestCountersOfReusedID(t *testing.T) {
 	d := openDataplane(t, smallConfig(mountBPF(t)))
 	first := forwarding.FrontendKey{VIP: netip.MustParseAddr("203.0.113.1"), Port: 80, Protocol: 6}

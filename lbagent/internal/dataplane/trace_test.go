@@ -77,7 +77,8 @@ func follow(t *testing.T, n *network, packet []byte) (Trace, *node) {
 	return second, n.nodes[1]
 }
 
-// The traced path of a client's port equals that of its connection, and tracing leaves no flow and no count.
+// The traced path of a client's port equals that of its connection, and tracing creates no flow and
+// increments no counter.
 func TestTrace(t *testing.T) {
 	n := startNetwork(t, false)
 	type flow struct {

@@ -75,8 +75,8 @@ func (l *load) end() {
 	l.done.Wait()
 }
 
-// Restarts under load lose no packet, with unchanged and resized maps; connections keep their pods though new
-// ones would get others.
+// Restarts under load lose no packet, with unchanged and resized maps. Connections keep their pods although
+// new ones would select others.
 func TestUpgrade(t *testing.T) { inBothWays(t, testUpgrade) }
 
 func testUpgrade(t *testing.T, clsact bool) {
@@ -114,7 +114,7 @@ func testUpgrade(t *testing.T, clsact bool) {
 			t.Errorf("%s: state %+v, %v; previously %+v", step.name, after, err, before)
 		}
 		running.await(t, 200)
-		// Connections opened before the programs are replaced must survive, too.
+		// Connections opened before the programs are replaced must also survive.
 		late := n.openSessions(t, 4)
 		n.attach(t, node2, node2.uplink)
 		running.await(t, 200)
@@ -163,8 +163,8 @@ func (n *network) moveEndpoints(t *testing.T, node *node) {
 	apply(t, node.dataplane, forwarding.Diff(have, &want)...)
 }
 
-// Maps of another version are replaced by empty ones at Attach. Packets may be lost at that moment, but
-// connections get the same endpoint again.
+// Maps of another version are replaced by empty ones at Attach. Packets may be lost meanwhile, but
+// connections use the same endpoint again.
 func TestRebuild(t *testing.T) {
 	n := startNetwork(t, false)
 	sessions := n.openSessions(t, 12)

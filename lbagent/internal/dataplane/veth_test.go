@@ -27,7 +27,7 @@ func newVeth(t *testing.T, near, far string) (Uplink, *net.Interface) {
 	run(t, "ip", "link", "add", near, "type", "veth", "peer", "name", far)
 	t.Cleanup(func() { run(t, "ip", "link", "delete", near) })
 	for _, end := range []string{near, far} {
-		// Without IPv6 addresses the kernel itself sends nothing.
+		// Without IPv6 addresses the kernel sends no packets of its own.
 		run(t, "ip", "link", "set", end, "addrgenmode", "none")
 		run(t, "ip", "link", "set", end, "up")
 	}

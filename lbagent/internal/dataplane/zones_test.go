@@ -80,8 +80,8 @@ func checkPods(t *testing.T, sessions []*session, pods ...string) {
 	}
 }
 
-// Connections of one zone continue on a node of the other, which learns their location; new ones stay in the
-// zone.
+// Connections of one zone continue on a node of the other zone, which adds overrides for them. New ones
+// stay in the zone.
 func TestConnectionsSurviveZoneRemoval(t *testing.T) {
 	n := newZones(t)
 	east := n.openSessions(t, 20)
@@ -125,8 +125,8 @@ func TestZonesHaveHistories(t *testing.T) {
 	}
 }
 
-// If no zone knows a flow, the ingress node's zone selects the endpoint: a flow whose node lost all entries
-// gets its pod again.
+// If no zone knows a flow, the zone of the ingress node selects the endpoint: a flow whose node lost all
+// entries is assigned the same pod again.
 func TestLostStateInZones(t *testing.T) {
 	n := newZones(t)
 	sessions := n.openSessions(t, 20)

@@ -147,8 +147,8 @@ func TestAnswers(t *testing.T) {
 	n.await("127.0.0.1:30001", none)
 }
 
-// TestServiceProxyTakesPrecedence checks that a service proxy gets the ports at any time, and keeps them during
-// a restart.
+// TestServiceProxyTakesPrecedence checks that a service proxy can bind the ports at any time, and keeps
+// them during a restart.
 func TestServiceProxyTakesPrecedence(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:10256", "[::]:10256"} {
 		t.Run(address, func(t *testing.T) {
@@ -171,8 +171,8 @@ func TestServiceProxyTakesPrecedence(t *testing.T) {
 	}
 }
 
-// TestTakenPort checks that a process with a port, at any address, keeps it, and that the Server opens
-// the port afterwards.
+// TestTakenPort checks that a process keeps a port that it has bound to any address, and that the Server
+// opens the port afterwards.
 func TestTakenPort(t *testing.T) {
 	for _, address := range []string{"127.0.0.1:30001", "0.0.0.0:30001"} {
 		t.Run(address, func(t *testing.T) {

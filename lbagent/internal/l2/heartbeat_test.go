@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/model"
 )
 
-// Heartbeats are sent without VIPs on links, too.
+// Heartbeats are also sent without VIPs on links.
 func TestHeartbeatWithoutLinks(t *testing.T) {
 	beaten := make(chan struct{}, 1)
 	heartbeat := NewHeartbeat(func() error {

@@ -30,7 +30,7 @@ func newHosts(t *testing.T, reads net.HardwareAddr) *hosts {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Sent frames are in the sockets, too.
+	// The sockets also receive sent frames.
 	toThem, err := bpf.Assemble([]bpf.Instruction{
 		bpf.LoadAbsolute{Off: 0, Size: 4},
 		bpf.JumpIf{Cond: bpf.JumpNotEqual, Val: binary.BigEndian.Uint32(reads), SkipTrue: 2},

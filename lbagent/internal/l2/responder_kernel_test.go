@@ -25,7 +25,7 @@ const (
 	mac2 = "02:00:00:00:00:02"
 )
 
-// The client's neighbour entry follows the node that takes over without a request.
+// The client's neighbour entry is updated without a request when another node takes over.
 func TestKernelFollowsLeader(t *testing.T) {
 	if !isolated.Test(t) {
 		return
@@ -120,7 +120,7 @@ func TestKernelInterfaces(t *testing.T) {
 }
 
 // A host resolves VIPs during a flood of 25,000 requests per second for other addresses, or for the VIPs
-// from one host, to which alone the limit applies. The sockets answer.
+// from one host, the only one to be rate-limited. The sockets answer.
 func TestKernelFlood(t *testing.T) {
 	if !isolated.Test(t) {
 		return

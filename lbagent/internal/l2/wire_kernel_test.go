@@ -97,7 +97,7 @@ func (w *wire) serve(name string, r *Responder) *Responder {
 	return r
 }
 
-// knows waits until the client's neighbour entry has a hardware address.
+// knows waits until the client has a neighbour entry with the given MAC address.
 func (w *wire) knows(address netip.Addr, device, mac string) {
 	w.t.Helper()
 	deadline := time.Now().Add(10 * time.Second)
@@ -116,7 +116,7 @@ func (w *wire) knows(address netip.Addr, device, mac string) {
 	}
 }
 
-// ask makes the client's kernel resolve an address unless it is resolved.
+// ask triggers neighbour resolution on the client unless the address is resolved.
 func (w *wire) ask(address netip.Addr, device string) {
 	w.t.Helper()
 	w.run("ip", "-n", "client", "neigh", "replace", address.String(), "dev", device, "use")

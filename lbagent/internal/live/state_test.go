@@ -173,8 +173,8 @@ func TestStateOfChanges(t *testing.T) {
 	})
 }
 
-// TestJournalDropsRemovedVIPs checks that removed VIPs are eventually dropped from the journal, and that a late
-// reader gets the whole state.
+// TestJournalDropsRemovedVIPs checks that removed VIPs are eventually dropped from the journal, and that a
+// slow reader receives the whole state.
 func TestJournalDropsRemovedVIPs(t *testing.T) {
 	d := &deciding{time: time.Now(), vips: map[netip.Addr]console.VIPGroup{netip.MustParseAddr("203.0.113.1"): {}}}
 	j := newJournal(d.decisions, d.peers)

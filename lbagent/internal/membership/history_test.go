@@ -13,7 +13,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/forwarding"
 )
 
-// detection is the delay after which a received packet of a router is known.
+// detection is the delay until a packet received from a router is detected.
 const detection = 550 * time.Millisecond
 
 // step is an event with the verdict 1.5 s after its detection.
@@ -24,7 +24,7 @@ type step struct {
 	cutOff     bool
 }
 
-// Each of these histories once had a wrong verdict.
+// Regression tests: each history once produced a wrong verdict.
 func TestHistories(t *testing.T) {
 	type ids = []forwarding.NodeID
 	for name, test := range map[string]struct {
@@ -127,7 +127,7 @@ func (h *history) pass(duration time.Duration, heard bool) {
 	}
 }
 
-// A node that is down stays down until it answers. While a router is reachable exactly the dead nodes are
+// A node that is down stays down until it replies. While a router is reachable, exactly the dead nodes are
 // down. Otherwise a minority of the nodes that are up is down and a majority is held. This node is cut off
 // once it lost half of three or more nodes.
 func TestAnyHistory(t *testing.T) {

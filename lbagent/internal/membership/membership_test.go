@@ -117,7 +117,7 @@ func answers(random *rand.Rand, loss float64) bool {
 	return random.Float64() >= 1-(1-loss)*(1-loss)
 }
 
-// Packet loss takes no node down, dead nodes are detected, and only the node with a lossy link has more
+// Packet loss marks no node as down, dead nodes are detected, and only the node with a lossy link has more
 // than half of its paths lossy.
 func TestPacketLossIsNoNodeFailure(t *testing.T) {
 	for name, test := range map[string]struct {
@@ -245,7 +245,7 @@ func keepsQuorum(others, lost []forwarding.NodeID) bool {
 	return half > 0 || half == 0 && len(others) > 1 && !slices.Contains(lost, slices.Min(others))
 }
 
-// Half of the nodes lost at once are never down, fewer are.
+// Half of the nodes lost at the same time are never down; fewer are.
 func TestHalfAtOnceIsAPartition(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		others := rapid.IntRange(1, 40).Draw(t, "others")
@@ -280,7 +280,7 @@ func TestSequentialFailuresAreNoPartition(t *testing.T) {
 	for _, id := range []forwarding.NodeID{2, 3, 4} {
 		dead[id] = true
 		n.run(time.Second, nil)
-		// Of the last two nodes neither can know which one is cut off.
+		// With two nodes left, neither can detect which one is cut off.
 		if v := n.Evaluate(); len(v.Down) != len(dead) {
 			t.Errorf("%d nodes died, down nodes %v", len(dead), down(v))
 		}
@@ -292,7 +292,7 @@ func TestSequentialFailuresAreNoPartition(t *testing.T) {
 	}
 }
 
-// A flapping node returns later each time, until it is forgiven.
+// A flapping node returns with an increasing delay, until the delay is reset.
 func TestFlappingIsRateLimited(t *testing.T) {
 	n := newNetwork(4)
 	n.run(time.Second, nil)
@@ -370,8 +370,8 @@ func (n *network) resumed() *network {
 	return next
 }
 
-// A new agent knows the down nodes and detects those that died meanwhile. Nodes that never answered are not
-// down.
+// A restarted agent restores the down nodes and detects those that died meanwhile. Nodes that never replied
+// are not down.
 func TestResume(t *testing.T) {
 	n := newNetwork(9)
 	n.alive = func(id forwarding.NodeID) bool { return id != 4 }
@@ -401,7 +401,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A new agent on a cut-off node takes no node down.
+// A restarted agent on a cut-off node marks no node as down.
 func TestResumeCutOff(t *testing.T) {
 	n := newNetwork(9)
 	n.run(time.Second, nil)
@@ -440,7 +440,7 @@ func TestChangesCountWhatIsKnown(t *testing.T) {
 func TestRouterPacketsProveConnection(t *testing.T) {
 	for name, test := range map[string]struct {
 		others int
-		// heard is the age of the last packet of a router at each moment; zero: none.
+		// heard is the age of the last packet from a router; zero means none.
 		heard time.Duration
 		want  time.Duration
 	}{
@@ -475,7 +475,8 @@ func TestRouterPacketsProveConnection(t *testing.T) {
 	}
 }
 
-// A cut-off node loses the router within its detection time and never takes the other node down.
+// A cut-off node detects the loss of the router within the detection time and never marks the other node as
+// down.
 func TestCutOffNodeOfTwo(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := newNetwork(1)

@@ -170,7 +170,7 @@ func TestLeads(t *testing.T) {
 			t.Errorf("%s: Ethernet = %t, HasAddress = %t", link.Name, link.Ethernet, link.HasAddress)
 		}
 	}
-	// Only uplinks lead to peers.
+	// Only uplinks have routes to peers.
 	found, err = NewFinder([]string{"route*"}).Find([]netip.Addr{local}, peers, time.Now())
 	if err != nil {
 		t.Fatal(err)

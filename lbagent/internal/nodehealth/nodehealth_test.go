@@ -65,7 +65,7 @@ func TestAgentHangs(t *testing.T) {
 	}
 }
 
-// New endpoints on nodes with silent agents get no new flows while there are others.
+// New endpoints on nodes with silent agents receive no new flows while others exist.
 func TestSilentAgentGetsNoNewEndpoints(t *testing.T) {
 	pods := func(on ...string) []*discoveryv1.EndpointSlice {
 		slice := &discoveryv1.EndpointSlice{}

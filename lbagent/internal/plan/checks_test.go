@@ -224,8 +224,8 @@ func exists(m *model.Model, row forwarding.Row) bool {
 	return true
 }
 
-// checkSettled verifies that the same model requires no further changes, by this or a new planner, apart from
-// merges once tables of zones are gone.
+// checkSettled verifies that the same model requires no further changes, by this or a new planner, apart
+// from merges after tables of zones were removed.
 func checkSettled(t *rapid.T, want *forwarding.State, m *model.Model, limits forwarding.Limits) {
 	again, _ := NewPlanner(want).Plan(want, m, limits)
 	if len(again.NodeTables) < len(want.NodeTables) {

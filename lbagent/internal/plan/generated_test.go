@@ -162,7 +162,7 @@ func genAlike(t *rapid.T, before, other *model.Model) *model.Model {
 	return &m
 }
 
-// genNode makes a node go down, come up, join or leave. A down node has no endpoints.
+// genNode makes a node fail, recover, join or leave. A down node has no endpoints.
 func genNode(t *rapid.T, m *model.Model) {
 	id := rapid.SampledFrom([]forwarding.NodeID{0, 0, 2, 3, 4, 5}).Draw(t, "another node")
 	if id == 0 {

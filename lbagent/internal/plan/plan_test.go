@@ -469,7 +469,7 @@ func TestGrownBeyondTheLimit(t *testing.T) {
 	}
 }
 
-// Of two IPv6 frontends with the same hash, the second is programmed once the first is gone.
+// Of two IPv6 frontends with the same hash, the second is programmed after the first was removed.
 func TestSameHash(t *testing.T) {
 	first, second := frontend(1, "web", 1), frontend(2, "twin", 2)
 	first.Key.VIP = netip.MustParseAddr("2001:db8:cafe::10")

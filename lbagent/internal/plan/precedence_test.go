@@ -44,8 +44,9 @@ func programmed(state *forwarding.State, m *model.Model) map[string]int {
 	return counts
 }
 
-// A namespace with too many ports leaves room for others, regardless of the scarce capacity, even if its VIP is
-// older and has a lower address, and with empty maps as well as programmed ones.
+// A namespace with too many ports does not consume the capacity of others, regardless of the scarce
+// resource, even if its VIP is older and has a lower address, and with empty maps as well as programmed
+// ones.
 func TestManyPortsOfOneNamespace(t *testing.T) {
 	for name, scarce := range map[string]func(*forwarding.Limits){
 		"frontends":       func(limits *forwarding.Limits) { limits.Frontends = 8 },
@@ -84,7 +85,7 @@ func TestOlderVIPsComeFirst(t *testing.T) {
 	}
 }
 
-// A namespace gets at most half of the source ranges; others can even change their lists.
+// A namespace uses at most half of the source ranges; others can even change their lists.
 func TestManySourcesOfOneNamespace(t *testing.T) {
 	limits := ample
 	limits.SourceRanges = 20

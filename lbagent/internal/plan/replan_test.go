@@ -58,8 +58,8 @@ func TestReplanInPart(t *testing.T) {
 			m.Frontends[0].Restricted, m.Frontends[0].Sources = true, []netip.Prefix{netip.MustParsePrefix(prefix)}
 		}
 	}
-	// Two Services use two tables, and an eighth is reserved: a Local Service gets a table of four, but not of
-	// three.
+	// Two Services use two tables, and an eighth is reserved: a Local Service gets a table if the limit is
+	// four, but not if it is three.
 	four, three := ample, ample
 	four.NodeTables, three.NodeTables = 4, 3
 	local := func(m *model.Model) { m.Frontends[0].Local = true }
@@ -105,7 +105,7 @@ func TestReplanInPart(t *testing.T) {
 	}
 }
 
-// A frontend without room gets it once another has left, although its VIP has not changed.
+// A frontend over capacity is programmed after another was removed, although its VIP has not changed.
 func TestReplanAfterRoom(t *testing.T) {
 	full := ample
 	full.Frontends = 2

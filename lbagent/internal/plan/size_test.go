@@ -107,7 +107,7 @@ func TestTablesChangeTheirSize(t *testing.T) {
 		}
 	}
 	grown := have.NodeTables[second]
-	// After a restart, too.
+	// The same after a restart.
 	have, _ = advance(t, NewPlanner(have), have, few, ample)
 	third := have.Frontends[key(1)].Table
 	if third.Rows() != forwarding.Rows || len(have.NodeTables) != 1 {

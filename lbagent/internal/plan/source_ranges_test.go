@@ -82,7 +82,7 @@ func TestChangedListIsANewSet(t *testing.T) {
 	if len(both.SourceRanges) != 4 || admitted(both, key(1)) != "[198.51.2.0/24 198.51.3.0/24]" {
 		t.Errorf("before the removals: the frontend admits %s, sources %v", admitted(both, key(1)), both.SourceRanges)
 	}
-	// Revert before the old list is removed: it is still valid.
+	// Revert before the old list is removed, while it is still valid.
 	back, _ := p.Plan(both, modelOf(restricted(frontend(1, "web", 1), 1, 2)), ample)
 	if got := back.Frontends[key(1)].Ranges; got != before {
 		t.Errorf("set of the previous list = %d, want %d", got, before)
@@ -125,7 +125,8 @@ func TestSourceRangesThatDoNotFit(t *testing.T) {
 	}
 	checkFull(t, problems, forwarding.SourceRanges, "new")
 
-	// A list without room beside its predecessor shuts the frontend until the predecessor is removed.
+	// A list that does not fit in addition to its predecessor closes the frontend until the predecessor is
+	// removed.
 	changed := modelOf(restricted(frontend(1, "web", 1), 5, 6))
 	have, problems = advance(t, p, have, changed, limits)
 	if have.Frontends[key(1)].Ranges != forwarding.NoSources {

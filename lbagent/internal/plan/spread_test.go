@@ -126,7 +126,7 @@ func TestTableOutlivesTheLastReadyEndpoint(t *testing.T) {
 	if len(have.Endpoints) != 1 {
 		t.Errorf("endpoints = %v, want the remaining one", have.Endpoints)
 	}
-	// After a restart, too.
+	// The same after a restart.
 	if again, _ := NewPlanner(have).Plan(have, modelOf(unready), ample); len(forwarding.Diff(have, again)) != 0 {
 		t.Error("a restart changes the plan")
 	}

@@ -101,8 +101,8 @@ func shares(states map[forwarding.NodeID]*forwarding.State) map[int]float64 {
 	return parts
 }
 
-// Each Service gets its weight of the flows regardless of the location of its endpoints; the weight of Services
-// without endpoints is refused.
+// Each Service receives its weight of the flows regardless of the location of its endpoints; the share of
+// Services without endpoints is refused.
 func TestServiceWeights(t *testing.T) {
 	for name, test := range map[string]struct {
 		services []layout

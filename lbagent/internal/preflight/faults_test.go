@@ -28,7 +28,7 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// lookVariable makes this program check the node, like a pod of `millrace preflight`.
+// lookVariable makes this program run the checks of the node, like a pod of `millrace preflight`.
 const lookVariable = "MILLRACE_TEST_PREFLIGHT"
 
 type looking struct {
@@ -277,7 +277,7 @@ func inOrder(steps ...func(*testing.T, *looking)) func(*testing.T, *looking) {
 	}
 }
 
-// Faults are reported with their remedy, and not any more once it is applied. It needs root.
+// Faults are reported with their remedy until it is applied. The test needs root.
 func TestRealFaults(t *testing.T) {
 	for _, faults := range []map[string]realFault{hostFaults(), uplinkFaults(), networkFaults()} {
 		for name, fault := range faults {

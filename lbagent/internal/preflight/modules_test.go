@@ -18,7 +18,8 @@ import (
 	"github.com/millrace-lb/millrace/test/isolated"
 )
 
-// onOtherKernels is true in the machines of make test-kernels, which have rare modules and cards.
+// onOtherKernels is true in the machines of make test-kernels, which have rare modules and network
+// interfaces.
 func onOtherKernels() bool { return os.Getenv("MILLRACE_TEST_MODULES") != "" }
 
 // From linux/openvswitch.h.
@@ -85,7 +86,7 @@ func TestOpenVSwitch(t *testing.T) {
 		ip addr flush dev eth0
 		ip addr add 198.51.100.1/24 dev br-ex
 		ip route add default via 198.51.100.254`)
-	// The bridge has no flows and forwards nothing.
+	// The bridge has no flows and forwards no packets.
 	of.Nodes = nil
 	for name, patterns := range map[string][]string{"br-ex": nil, "eth0": {"eth0"}} {
 		of.Patterns = patterns
@@ -98,8 +99,8 @@ func TestOpenVSwitch(t *testing.T) {
 	}
 }
 
-// A card that hashes UDP by addresses is reported until it is configured as advised; one without such a
-// hash is not. The cards are those of test/kernels.
+// A network interface that hashes UDP by addresses is reported until it is configured as advised; one
+// without such a hash is not reported. The interfaces are those of test/kernels.
 func TestReceiveQueues(t *testing.T) {
 	if !onOtherKernels() {
 		t.Skip("make test-kernels runs this test on a machine with multi-queue network interfaces")

@@ -187,8 +187,8 @@ func TestProberNamesHangingAgents(t *testing.T) {
 	await(t, "node 2 is down, and its agent is still silent", func() bool { return isDown(p, 2) && !p.Verdict().AgentSilent[2].IsZero() })
 }
 
-// A resumed prober knows down nodes at once and detects those that died meanwhile. A reassigned ID is not
-// resumed.
+// A resumed prober immediately reports the saved down nodes and detects those that died meanwhile. A
+// reassigned ID is not resumed.
 func TestProberResumes(t *testing.T) {
 	want := Want{Self: 1, Targets: map[forwarding.NodeID]fib.Target{}, Keys: []Key{{1}}}
 	var nodes []*responder

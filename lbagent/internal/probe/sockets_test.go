@@ -61,7 +61,7 @@ func TestSockets(t *testing.T) {
 	expect("all sockets open", 3, first, second)
 	sockets.Need(map[netip.Addr]bool{second: true}, now)
 	expect("one left", 3, second)
-	// A changed set is opened at once, even while an address fails.
+	// A changed set is opened immediately, even while another address fails.
 	refused[first] = true
 	sockets.Need(both, now)
 	refused[first] = false

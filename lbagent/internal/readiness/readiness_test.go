@@ -239,7 +239,7 @@ func TestAnyHistory(t *testing.T) {
 						t.Fatalf("pod %d of %v is ready, but not served: %v", i, pods[n], shown[n])
 					case pods[n][i] != ready && is:
 						count++
-						// While the threshold is exceeded nothing is forgotten.
+						// While the threshold is exceeded, no state is removed.
 						since := turned[[2]int{n, i}]
 						known := !since.IsZero() && (on || now.Sub(since) < Window)
 						if pods[n][i] != unready || was[n][i] == gone && !known || slices.Contains(silent, i) {

@@ -82,7 +82,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 		for _, limit := range []time.Duration{0, limit} {
 			h := New(limit, shop(present, all...))
 			for i := range 3 {
-				// Held slices stay held.
+				// Held slices remain held.
 				result, _, _ := h.Advance(test.present, start.Add(time.Duration(i)*time.Hour))
 				if got := sliceNames(result); !slices.Equal(got, test.want) {
 					t.Errorf("%s, held for %s, step %d: %v, want %v", what, limit, i, got, test.want)

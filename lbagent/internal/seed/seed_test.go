@@ -23,7 +23,7 @@ func TestChoose(t *testing.T) {
 		// secret is nil if it cannot be read.
 		secret *flowhash.Seed
 		hangs  bool
-		// waits makes the Secret readable a minute later.
+		// waits makes the Secret readable after a minute.
 		waits bool
 		want  flowhash.Seed
 		took  time.Duration

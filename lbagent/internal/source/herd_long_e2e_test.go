@@ -124,7 +124,7 @@ type cost struct {
 	cpu float64
 }
 
-// confirm runs Confirm of all agents at once; before is called first, meanwhile after their start.
+// confirm runs Confirm of all agents concurrently; before is called first, meanwhile after their start.
 func (h *herd) confirm(name string, before, meanwhile func()) cost {
 	h.t.Helper()
 	type state struct {
@@ -319,8 +319,8 @@ func (h *herd) starve(response flowcontrolv1.LimitResponse) (feed func()) {
 	}
 }
 
-// When many BGP sessions return at once, such as after the restart of a route reflector, all agents confirm at
-// the same time. This must not add load to an overloaded API server.
+// When many BGP sessions are re-established together, such as after the restart of a route reflector, all
+// agents confirm at the same time. This must not add load to an overloaded API server.
 func TestHerd(t *testing.T) {
 	count := 50
 	if text := os.Getenv(agentsVariable); text != "" {

@@ -50,7 +50,7 @@ func TestServes(t *testing.T) {
 	}
 }
 
-// A node stays in service in its current boot regardless of later failures.
+// A node remains in service in its current boot regardless of later failures.
 func TestIdentify(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	in := func(boot, serving string) status { return status{BootID: boot, ServingBootID: serving} }
@@ -147,7 +147,7 @@ func (s *lbNodes) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// ReportBoot survives an initial failure and writes nothing without a change.
+// ReportBoot retries after an initial failure and writes nothing without a change.
 func TestReportBoot(t *testing.T) {
 	type status = millracev1beta1.LBNodeStatus
 	const get, put = "GET lbnodes/node1", "PUT lbnodes/node1/status"

@@ -304,8 +304,8 @@ func TestSpread(t *testing.T) {
 	})
 }
 
-// All nodes detect mass unreadiness at once, when the API server has just returned: even agents without
-// previous writes spread theirs.
+// All nodes detect mass unreadiness at the same time, when the API server becomes available: even agents
+// without previous writes spread theirs.
 func TestSpreadOfReadiness(t *testing.T) {
 	const nodes = 5000
 	found := good()

@@ -117,7 +117,7 @@ func checkStep(
 		if old[i].Primary != 0 && exists(old[i].Primary) && next[i].History == 0 {
 			t.Fatalf("row %d: the move from %+v is missing in the history of %+v", i, old[i], next[i])
 		}
-		// A place is free only if no weighted node is left.
+		// A slot of the chain is free only if no weighted node is left.
 		for node, weight := range w {
 			if weight > 0 && chain[forwarding.ChainLength-1] == 0 && node != owners[i] && !slices.Contains(chain, node) {
 				t.Fatalf("row %d = %+v has room, but does not contain node %d", i, next[i], node)

@@ -144,7 +144,7 @@ func TestSharesMoveMinimally(t *testing.T) {
 		for _, share := range before {
 			must += max(0, has[share.ID]-had[share.ID])
 		}
-		// Rows given up because of quotas may move to another endpoint.
+		// Rows released because of quotas may move to another endpoint.
 		if slack := forwarding.EndpointRows / 4; moved > must+slack {
 			t.Errorf("%d rows moved, minimum %d", moved, must)
 		}

@@ -10,7 +10,7 @@ import (
 	"github.com/millrace-lb/millrace/lbagent/internal/bfd/control"
 )
 
-// The session of a renamed LBPeer stays up. A changed address ends it.
+// The session of a renamed LBPeer stays up. A changed address closes it.
 func TestSet(t *testing.T) {
 	peer := func(name, address string) control.Peer {
 		p := control.Peer{Name: name, Address: peerAddress, Parameters: bfd.Parameters{TransmitInterval: 100 * ms, DetectMultiplier: 3}}

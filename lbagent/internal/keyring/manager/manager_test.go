@@ -71,7 +71,7 @@ func TestManager(t *testing.T) {
 	if maps.writes != 1 || maps.keys.Sending != 1 {
 		t.Errorf("after %d writes the maps contain %v", maps.writes, maps.keys)
 	}
-	// A deleted or invalid Secret changes nothing.
+	// A deleted or invalid Secret does not change the keys.
 	expect(t, keeper, model.TunnelSecret{}, ring, millracev1beta1.ReasonKeyMissing, "keeps using key 1")
 	expect(t, keeper, model.TunnelSecret{Err: errors.New("nonsense")}, ring, millracev1beta1.ReasonKeyInvalid, "nonsense; the node keeps using key 1")
 	if maps.writes != 1 {
@@ -94,7 +94,7 @@ func TestManager(t *testing.T) {
 	expect(t, newKeeper(maps, 2, 1), secretOf(tunnelkey.Publishing, 0, tunnelkey.New(3)), ring, "", "")
 }
 
-// Another seed in the Secret is reported and changes nothing.
+// Another seed in the Secret is reported but not applied.
 func TestOtherSeed(t *testing.T) {
 	maps := &keyMaps{}
 	keeper := newKeeper(maps)

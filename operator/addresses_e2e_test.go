@@ -145,7 +145,7 @@ func quotas(t *testing.T, e *environment) {
 		}}
 	})
 	e.addresses(t, late, "203.0.113.5")
-	// A lower quota takes nothing away, not even from a Service that changes.
+	// A lower quota releases no address, not even of a Service that changes.
 	update(t, e, pool, func(pool *millracev1beta1.VIPPool) {
 		pool.Spec.PerNamespace = &millracev1beta1.NamespaceQuota{Max: 0}
 	})

@@ -29,8 +29,8 @@ const (
 	kindCiliumPools = "ciliumloadbalancerippools"
 )
 
-// TestCilium takes Services over from Cilium's LB-IPAM and gives them back. No address changes, and while
-// both run they do not overwrite each other.
+// TestCilium migrates Services from Cilium's LB-IPAM and back. No address changes, and while both run they
+// do not overwrite each other.
 func TestCilium(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.cilium(t)

@@ -23,8 +23,8 @@ const (
 	kubeVIPAnnotation = "kube-vip.io/loadbalancerIPs"
 )
 
-// TestKubeVIP takes Services over from kube-vip's cloud provider, which writes its choice like a user's
-// request, and gives them back. No address changes, and neither writes at rest.
+// TestKubeVIP migrates Services from kube-vip's cloud provider, which writes its choice like a user's
+// request, and back. No address changes, and neither writes when idle.
 func TestKubeVIP(t *testing.T) {
 	e := newEnvironment(t)
 	config := &corev1.ConfigMap{

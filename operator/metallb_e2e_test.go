@@ -15,8 +15,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// TestMetalLB takes Services over from MetalLB and gives them back. No address changes, and while both run
-// they do not overwrite each other.
+// TestMetalLB migrates Services from MetalLB and back. No address changes, and while both run they do not
+// overwrite each other.
 func TestMetalLB(t *testing.T) {
 	e := newEnvironment(t)
 	stop := e.metalLB(t)

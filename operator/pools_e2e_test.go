@@ -197,7 +197,7 @@ func occupiedPools(t *testing.T, e *environment) {
 
 	must(t, e.client.Delete(t.Context(), router))
 	e.addresses(t, service, "203.0.113.1")
-	// Assigned addresses stay when another object gets them, and the pool reports it.
+	// Assigned addresses are kept if another object gets them, and the pool reports it.
 	e.setAddresses(t, node, "203.0.113.0", "203.0.113.1")
 	e.ready(t, pool, &pool.Status.Conditions, millracev1beta1.ReasonOccupied, "1 assigned addresses no longer belong to the pool")
 	e.addresses(t, service, "203.0.113.1")

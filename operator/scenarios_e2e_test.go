@@ -55,7 +55,7 @@ func requestedAddress(t *testing.T, e *environment) {
 	e.addresses(t, several, "203.0.113.30")
 	e.gone(t, vipOf("203.0.113.31"))
 
-	// An invalid annotation takes nothing away.
+	// An invalid annotation releases no address.
 	update(t, e, owner, annotated(millracev1beta1.AnnotationAddresses, "nonsense"))
 	e.condition(t, owner, metav1.ConditionFalse, millracev1beta1.ReasonInvalid, "has 203.0.113.21; ")
 	e.addresses(t, owner, "203.0.113.21")
@@ -190,7 +190,7 @@ func foreignAddresses(t *testing.T, e *environment) {
 	e.addresses(t, outside, "198.51.100.77")
 	e.addresses(t, first, "203.0.113.7")
 
-	// Addresses of a pool are taken over; Services that shared them keep them.
+	// Addresses of a pool are claimed; Services that shared them keep them.
 	e.pool(t, "main", nil, "203.0.113.0/24")
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.7")
 	running.stop(t)

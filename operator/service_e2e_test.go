@@ -249,7 +249,7 @@ func restart(t *testing.T, e *environment) {
 	before := e.assignments(t)
 	first.kill(t)
 
-	// Addresses stay without the pool, and although a new Service may be reconciled first.
+	// Addresses are kept without the pool, and although a new Service may be reconciled first.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	better := func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }
 	pool := e.pool(t, "better", better, "203.0.113.0/29", "198.51.100.0/24")

@@ -160,7 +160,7 @@ func sharedPorts(t *testing.T, e *environment) {
 	e.condition(t, first, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 	e.condition(t, second, metav1.ConditionTrue, millracev1beta1.ReasonAddressAssigned, "has 203.0.113.0")
 
-	// Without the key no Service joins; existing sharers stay.
+	// Without the key no Service joins; existing claims remain.
 	update(t, e, first, func(service *corev1.Service) { service.Annotations = nil })
 	eventually(t, func(ctx context.Context) error {
 		vip := vipOf("203.0.113.0")
@@ -246,7 +246,7 @@ func sharedRestart(t *testing.T, e *environment) {
 	e.checkSharers(t, 10)
 	first.kill(t)
 
-	// A new Service that is reconciled first takes nothing and gets another address.
+	// A new Service that is reconciled first gets another address.
 	must(t, e.client.DeleteAllOf(t.Context(), &millracev1beta1.VIPPool{}))
 	e.pool(t, "better", func(spec *millracev1beta1.VIPPoolSpec) { spec.Priority = 100 }, "203.0.113.0/24", "2001:db8:cafe::/64")
 	thief := e.service(t, "a-thief", key("key0"), ports("1000/TCP"))

@@ -110,8 +110,8 @@ func (e *environment) httpRoute(t *testing.T, gateway, service string) *gatewayv
 	return route
 }
 
-// tokensOfGateways checks that a proxy cannot get another Gateway's configuration, even with a pod of its
-// account.
+// tokensOfGateways checks that a proxy cannot receive the configuration of another Gateway, even with a pod
+// that uses its service account.
 func tokensOfGateways(t *testing.T, e *environment) {
 	e.gatewayAPI(t)
 	e.class(t)

@@ -37,7 +37,7 @@ import (
 
 const ofProxies = "127.77.0.1"
 
-// olderProxy is a proxy of an older version, which does not know a kind of filter.
+// olderProxy simulates a proxy of an older version that does not support a kind of filter.
 type olderProxy struct {
 	served  *dataplane.Proxy
 	unknown func(*resource.Filter) bool

@@ -113,7 +113,8 @@ func permittedNamespaces(t *testing.T, e *environment) {
 	})
 }
 
-// metricsCertificate checks the client certificate for the metrics of proxies with the CAs that they get.
+// metricsCertificate verifies the client certificate for proxy metrics with the CAs that the proxies
+// receive.
 func (e *environment) metricsCertificate(t *testing.T) {
 	t.Helper()
 	secret, trusted := &corev1.Secret{}, &corev1.ConfigMap{}

@@ -141,7 +141,7 @@ func TestConnectionAddresses(t *testing.T) {
 	}
 }
 
-// TestFaultyRulesAdmitNoRequest checks that a rule with an invalid filter answers 500 until it is repaired.
+// TestFaultyRulesAdmitNoRequest checks that a rule with an invalid filter returns 500 until it is fixed.
 func TestFaultyRulesAdmitNoRequest(t *testing.T) {
 	others, unreadable := addresses([]string{"198.51.100.0/24"}, nil), addresses([]string{"nowhere"}, nil)
 	own := addresses([]string{"127.0.0.0/8"}, nil)

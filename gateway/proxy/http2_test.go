@@ -161,7 +161,7 @@ func TestHTTP2Abuse(t *testing.T) {
 	}
 }
 
-// TestHTTP2Host checks that the backend gets the routed host, not another field host.
+// TestHTTP2Host checks that the backend receives the routed host instead of a different host field.
 func TestHTTP2Host(t *testing.T) {
 	port := freePort(t)
 	hosts := make(chan string, 1)

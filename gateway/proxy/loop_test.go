@@ -12,7 +12,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/resource"
 )
 
-// TestLoop checks that a loop gets 508 after eight rounds, even if filters modify the header.
+// TestLoop checks that a forwarding loop returns 508 after eight hops, even if filters modify the header.
 func TestLoop(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"HTTP/1.1": resource.Backend_HTTP1, "HTTP/2": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {

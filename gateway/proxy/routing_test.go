@@ -156,7 +156,7 @@ func TestRedirectInsecureOnly(t *testing.T) {
 	}
 }
 
-// TestStreamsAndTrailers checks that parts of a body are forwarded at once in both directions.
+// TestStreamsAndTrailers checks that parts of a body are forwarded immediately in both directions.
 func TestStreamsAndTrailers(t *testing.T) {
 	for name, protocol := range map[string]resource.Backend_Protocol{"h1": resource.Backend_HTTP1, "h2c": resource.Backend_H2C} {
 		t.Run(name, func(t *testing.T) {

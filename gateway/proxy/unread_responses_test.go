@@ -114,7 +114,7 @@ func TestUnreadBodiesCount(t *testing.T) {
 	for range 10 {
 		begin()
 	}
-	// 1,872 of 2,048 KiB are left for 4 requests of 41 KiB and 10 of 168.
+	// 1,872 of 2,048 KiB are left for 4 requests of 41 KiB and 10 of 168 KiB.
 	begin()
 	for {
 		frame, err := c.ReadFrame()

@@ -107,7 +107,7 @@ func nameOf(list string, value reflect.Value) string {
 	return fmt.Sprintf("%s %s/%s", kind, object.GetNamespace(), object.GetName())
 }
 
-// youngest makes an object younger than all others, so that it takes precedence over none of them.
+// youngest sets the latest creation time, so that the object takes precedence over no other.
 func youngest(objects *model.Objects, name string) {
 	fields := reflect.ValueOf(objects).Elem()
 	for i := range fields.NumField() {

@@ -21,7 +21,7 @@ func sized(tb testing.TB, create func() (*model.Objects, error)) *model.Objects 
 	return objects
 }
 
-// TestSize compiles a cluster of full size, and checks that one change keeps all other pointers.
+// TestSize compiles a cluster of maximum size, and checks that one change preserves all other pointers.
 func TestSize(t *testing.T) {
 	for name, objects := range map[string]*model.Objects{"ingress": sized(t, routetest.Ingresses), "gateway": sized(t, routetest.Gateways)} {
 		t.Run(name, func(t *testing.T) {

@@ -128,7 +128,7 @@ func TestForgottenTCP(t *testing.T) {
 	}
 }
 
-// Clients inside the cluster reach VIPs, too.
+// Clients inside the cluster also reach VIPs.
 func TestClientsInside(t *testing.T) {
 	echo := filepath.Join(cluster.Root(), "bin", "echo")
 	out, err := cluster.Kubectl(t.Context(), "get", "pods", "-l", "app=echo", "-o", "name")

@@ -2,9 +2,9 @@
 
 //go:build cni
 
-// Package cni is a short run of the whole path on a lab whose pods a CNI of choice connects
-// (MILLRACE_LAB_CNI, MILLRACE_LAB_KUBE_PROXY). It needs root and the built programs and images
-// (make test-cni).
+// Package cni is a short test of the whole path on a lab whose pods a selectable CNI connects
+// (MILLRACE_LAB_CNI, MILLRACE_LAB_KUBE_PROXY). It needs root and the built programs and images (make
+// test-cni).
 package cni
 
 import (

@@ -52,7 +52,7 @@ func TestHealthChecksBesideKubeProxy(t *testing.T) {
 		must(t, err)
 	}
 
-	// A restarted kube-proxy gets its ports back.
+	// A restarted kube-proxy binds its ports again.
 	previous, err := onlyProxy(t.Context(), "node1", port)
 	must(t, err)
 	pid := regexp.MustCompile(`pid=(\d+),`).FindStringSubmatch(previous)

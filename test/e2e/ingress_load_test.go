@@ -124,7 +124,7 @@ func (l *webLoad) during(event string, ends bool, f func(context.Context) error)
 			if kind.Reopened > 0 && !ends {
 				t.Errorf("%s: %d streams were closed although their proxies and pods are running", name, kind.Reopened)
 			}
-			// A starved client would prove nothing.
+			// The result is only valid if the client has enough CPU time.
 			if want := int((report.To - report.From) * webRate / 2); kind.Requests < want {
 				t.Errorf("%s: %d requests, want at least %d", name, kind.Requests, want)
 			}

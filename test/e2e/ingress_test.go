@@ -207,7 +207,7 @@ func testProxiesReplaced(t *testing.T, vips []netip.Addr, ca string) {
 func testRights(t *testing.T) {
 	account := "system:serviceaccount:millrace-system:" + proxies
 	for _, verb := range []string{"get", "list", "watch"} {
-		// The command fails for the answer "no", too.
+		// The command also fails for the response "no".
 		out, err := cluster.Kubectl(t.Context(), "auth", "can-i", verb, "secrets", "--all-namespaces", "--as", account)
 		if answer := strings.TrimSpace(string(out)); answer != "no" {
 			t.Errorf("kubectl auth can-i %s secrets = %q (%v), want no", verb, answer, err)

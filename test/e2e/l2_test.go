@@ -161,7 +161,7 @@ func (s service) left(t *testing.T, previous string) (nodes []string) {
 	return nodes
 }
 
-// probed makes the router probe its neighbours (RFC 4861, section 7.3.3).
+// probed triggers probes of the router's neighbours (RFC 4861, section 7.3.3).
 func (s service) probed(t *testing.T) {
 	t.Helper()
 	for _, vip := range []netip.Addr{s.ipv4, s.ipv6} {

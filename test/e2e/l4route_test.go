@@ -287,7 +287,8 @@ func newConnections(t *testing.T, vips []netip.Addr, share float64) {
 	}
 }
 
-// layer4Living holds flows while weights change and a backend gets weight 0, leaves its route and ends.
+// layer4Living holds flows while weights change and a backend gets weight 0, is removed from its route and
+// deleted.
 func layer4Living(t *testing.T, vips []netip.Addr) {
 	flows, first := holdLayer4(t, vips)
 	ofHold := 0

@@ -122,7 +122,7 @@ func TestTwoServicesShareAnAddress(t *testing.T) {
 	})
 	requestsAnswered(t, tcp.ipv4)
 
-	// After the deletion of one the other keeps the address and the waiting Service gets the port.
+	// After the deletion of one Service the other keeps the address and the waiting Service gets the port.
 	kubectl(t, "delete", "service", "dns-tcp")
 	late := addresses(t, "dns-late")
 	if late.ipv4 != udp.ipv4 || late.ipv6 != udp.ipv6 {

@@ -2,9 +2,9 @@
 
 //go:build e2e && long
 
-// Package migrate moves a cluster from MetalLB to Millrace and back, while clients ask. MetalLB is its
-// own release: manifests, controller and speaker of the module proxy. It needs root and the built
-// programs and images (make test-e2e LONG=1 RUN=TestMetalLB).
+// Package migrate migrates a cluster from MetalLB to Millrace and back under load. MetalLB is an official
+// release: manifests, controller and speaker of the module proxy. It needs root and the built programs and
+// images (make test-e2e LONG=1 RUN=TestMetalLB).
 package migrate
 
 import (

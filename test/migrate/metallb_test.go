@@ -95,7 +95,7 @@ func twentyServices() string {
 	return all.String()
 }
 
-// overlap is a session beside MetalLB's, over IPv6 with IPv4 routes.
+// overlap is a session in addition to MetalLB's, over IPv6 with IPv4 routes.
 const overlap = `
 apiVersion: millrace.io/v1beta1
 kind: LBPeer
@@ -119,7 +119,7 @@ func TestMetalLB(t *testing.T) {
 	m.served(t)
 	m.hold(t)
 
-	// New connections move at once. kube-proxy keeps its connections while routers use the same node.
+	// New connections move immediately. kube-proxy keeps its connections while routers use the same node.
 	m.step(t, "Millrace takes packets", 0, few, func() {
 		installMillrace(t)
 		converted := millrace(t, "migrate", "metallb", "--by-node", metalLBFile(t))

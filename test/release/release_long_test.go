@@ -2,8 +2,8 @@
 
 //go:build e2e && long
 
-// Package release installs a release into the lab, from its archives alone: the images from a
-// registry with a password, the rest from the chart.
+// Package release installs a release into the lab, only from its archives: the images from a registry with
+// a password, the rest from the chart.
 package release
 
 import (

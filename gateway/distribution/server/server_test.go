@@ -377,7 +377,7 @@ func TestStore(t *testing.T) {
 	startProxy(t, other, "of blue", store, nil).wantContents(t, map[string]string{"a": "2"})
 }
 
-// TestOwnerGoes checks that a proxy keeps its configuration while its owner is removed.
+// TestOwnerGoes checks that a proxy keeps its configuration after its owner is removed.
 func TestOwnerGoes(t *testing.T) {
 	c := startController(t)
 	c.set(t, "blue", map[string]string{"a": "1"})

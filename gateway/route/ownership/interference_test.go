@@ -28,7 +28,7 @@ import (
 // that no rule of b matches, and in both cases to all TLS handshakes.
 func TestNonInterference(t *testing.T) {
 	compared := 0
-	// Rapid checks 100 worlds by default, which are too few.
+	// The default of rapid, 100 worlds, is too few.
 	for range 40 {
 		rapid.Check(t, func(t *rapid.T) { compared += interferes(t) })
 	}

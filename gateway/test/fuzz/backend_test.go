@@ -108,7 +108,7 @@ func run(t *testing.T, address, command string, args ...string) {
 	ctx, cancel := context.WithCancel(context.Background())
 	process := exec.CommandContext(ctx, command, args...)
 	process.Stderr = t.Output()
-	// SIGTERM ends its workers, too.
+	// SIGTERM also terminates its workers.
 	process.Cancel = func() error { return process.Process.Signal(syscall.SIGTERM) }
 	process.WaitDelay = 10 * time.Second
 	if err := process.Start(); err != nil {

@@ -105,7 +105,8 @@ func poison(below *segment, config *tls.Config) {
 	}
 }
 
-// TestPoisoning checks that no client gets an unsolicited response that shares a segment with another one.
+// TestPoisoning checks that no client receives an unsolicited response that shares a segment with another
+// response.
 func TestPoisoning(t *testing.T) {
 	w := newWorld(t, startPoisoning)
 	var requests, got atomic.Int64

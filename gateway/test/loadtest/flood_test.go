@@ -20,7 +20,7 @@ type frames func(framer *http2.Framer, block []byte, next uint32) uint32
 
 // floods are frames without a limit in the protocol, after a request on stream 1 whose body does not end.
 var floods = map[string]frames{
-	// CVE-2023-44487: streams that are opened and reset at once.
+	// CVE-2023-44487: streams that are opened and reset immediately.
 	"resets": func(framer *http2.Framer, block []byte, next uint32) uint32 {
 		_ = framer.WriteHeaders(http2.HeadersFrameParam{StreamID: next, BlockFragment: block, EndStream: true, EndHeaders: true})
 		_ = framer.WriteRSTStream(next, http2.ErrCodeCancel)

@@ -113,8 +113,8 @@ func scan(nodes map[string]announcer, configured map[string]validation.Families,
 	return able
 }
 
-// A node that flaps changes nothing while another node announces, and else a few times with pauses, after
-// which the last state is published.
+// A flapping node changes no result while another node announces. Otherwise the result changes a few times
+// with pauses, after which the last state is published.
 func TestFlappingNode(t *testing.T) {
 	for _, test := range []struct {
 		name        string

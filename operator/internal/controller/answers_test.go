@@ -12,7 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// The node that reported last wins while it is ready.
+// The last report of a ready node has precedence.
 func TestAnswerTracker(t *testing.T) {
 	var reported []netip.Addr
 	c := newAnswerTracker(func(_ queue, addresses []netip.Addr) { reported = addresses })

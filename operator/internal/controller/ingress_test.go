@@ -56,7 +56,7 @@ func (c *cluster) reasonOfAssigned(service string) string {
 	return ""
 }
 
-// Addresses and finalizers of another load balancer stay, with and without a pool.
+// Addresses and finalizers of another load balancer are preserved, with and without a pool.
 func TestForeignAddressesRemain(t *testing.T) {
 	for name, pools := range map[string][]client.Object{
 		"without a pool": nil,
@@ -100,7 +100,7 @@ func TestForeignAddressesRemain(t *testing.T) {
 	}
 }
 
-// The first Service with an address of a pool takes it over; others need a common sharing key.
+// The first Service with an address of a pool claims it; others need a common sharing key.
 func TestForeignAddressesAdopted(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete),
 		ofOthers("web", at("203.0.113.2")...), ofOthers("dns", at("203.0.113.2")...))
@@ -163,7 +163,7 @@ func (c *cluster) setIngress(name string, addresses ...string) {
 	c.reconcile(name)
 }
 
-// Foreign entries stay behind the assigned address.
+// Foreign entries remain after the assigned address.
 func TestForeignAndOwnAddress(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil), advertiseAll())
 	c.reconcile("web")

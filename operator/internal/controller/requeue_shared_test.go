@@ -13,7 +13,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// A freed address goes to a Service that shares it, and waiting Services with its key join.
+// A released address is assigned to a Service that shares it, and waiting Services with its key join.
 func TestSharedAddressRequeuesSharers(t *testing.T) {
 	w := newQueued(t, poolWith("203.0.113.0/32", "2001:db8::/128"), &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: "farm"}})
 	elsewhere := func(service *corev1.Service) {

@@ -31,7 +31,7 @@ type queued struct {
 	*cluster
 	queue queue
 	vips  vipEvents
-	// known holds the VIPs of the last delivered events; looks counts passes.
+	// known contains the VIPs of the last delivered events; looks counts passes.
 	known      map[string]millracev1beta1.VIP
 	pending    []func()
 	looks      int

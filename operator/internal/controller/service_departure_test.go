@@ -114,7 +114,7 @@ func TestDeletedServiceThatIsKeptShowsNoAddress(t *testing.T) {
 	}
 }
 
-// A moved Service gets its new address at once; the old one is released with a delay unless requested.
+// A moved Service gets its new address immediately; the old one is released with a delay unless requested.
 func TestMovedServiceDeparts(t *testing.T) {
 	c := newDrainingCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")

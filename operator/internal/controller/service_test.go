@@ -74,7 +74,7 @@ func TestBindUsesPlannedVersion(t *testing.T) {
 	}
 }
 
-// If one operator releases a VIP while another one adds a claim, the VIP and the claim stay.
+// If one operator releases a VIP while another operator adds a claim, the VIP and the claim remain.
 func TestReleaseDeletesWhatItKnows(t *testing.T) {
 	scheme := runtime.NewScheme()
 	if err := millracev1beta1.AddToScheme(scheme); err != nil {

@@ -98,7 +98,7 @@ func TestStaleClaims(t *testing.T) {
 	}
 }
 
-// A Service does not inherit a claim whose Service is absent from the cache alone.
+// A Service does not inherit a claim whose Service is only missing in the cache.
 func TestClaimOfUncachedServiceRemains(t *testing.T) {
 	c := newCluster(t, poolOf(millracev1beta1.ReclaimDelete), ours("web", nil))
 	c.reconcile("web")

@@ -55,7 +55,7 @@ func poolWith(addresses ...string) *millracev1beta1.VIPPool {
 	}
 }
 
-// A freed address goes to the Service that has waited longest, whichever is reconciled first.
+// A released address is assigned to the Service that has waited longest, whichever is reconciled first.
 func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c := newCluster(t, poolWith("203.0.113.0/31"))
 	for _, name := range []string{"one", "two", "c-first", "b-second", "a-third"} {
@@ -67,7 +67,7 @@ func TestLongestWaitingIsServedFirst(t *testing.T) {
 	c.reconcile("new")
 	c.has(map[string]string{"c-first": "203.0.113.0", "b-second": "-", "a-third": "-", "new": "-"})
 
-	// Requests for addresses that no other Service wants do not have to wait.
+	// Requests for addresses that no other Service requests do not have to wait.
 	update := func(service *corev1.Service) {
 		service.Annotations = map[string]string{millracev1beta1.AnnotationAddresses: "198.51.100.1"}
 	}

@@ -116,7 +116,7 @@ func TestWorkersShare(t *testing.T) {
 	}
 }
 
-// Promised addresses are taken while they are written, and free again after a failure.
+// Pending addresses are in use while they are written, and released after a failure.
 func TestPendingWrites(t *testing.T) {
 	l := newVIPCache()
 	var addresses netipx.IPSetBuilder

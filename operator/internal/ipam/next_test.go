@@ -113,8 +113,8 @@ func (l *lease) drawGiven(match func(netip.Addr) bool) (netip.Addr, bool) {
 	return rapid.SampledFrom(given).Draw(l.t, "freed"), true
 }
 
-// A freed address is assigned only when no unused one remains, and then the one that has been free for
-// longest.
+// A released address is assigned only if no unused address remains, starting with the one that has been
+// free for longest.
 func TestFreedIsAssignedLast(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l := newLease(t)

@@ -262,7 +262,7 @@ func TestNeverTwoOwnersAndSticky(t *testing.T) {
 			w.checkSticky(t, owner, before, plan)
 			w.checkPorts(t, owner, ports)
 			if len(plan.Release) > 0 && slices.ContainsFunc(plan.Refusals, func(r Refusal) bool { return r.Reason == QuotaExceeded }) {
-				// Released addresses make room.
+				// Released addresses can be assigned again.
 				continue
 			}
 			if again := Make(w.table(), w.pools, w.services[owner]); len(again.Create)+len(again.Bind)+len(again.Release) > 0 {
@@ -319,7 +319,7 @@ func (w *world) checkPorts(t *rapid.T, owner Owner, before map[netip.Addr][]Port
 	}
 }
 
-// Beside manual claims without keys and ports, the Service keeps its ports, in any order of passes.
+// With manual claims that have neither key nor ports, the Service keeps its ports, in any order of passes.
 func TestClaimsByHand(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w := &world{services: map[Owner]Request{}, vips: map[netip.Addr]VIP{}}

@@ -67,7 +67,8 @@ func TestAllocate(t *testing.T) {
 	}
 }
 
-// Nodes come and go, and the operator is restarted or crashes between storing a state and using the ID.
+// Nodes are added and removed, and the operator is restarted or crashes between storing a state and using
+// the ID.
 func TestLeastRecentlyFreedFirst(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		last := rapid.SampledFrom([]int32{Short, Max}).Draw(t, "last")

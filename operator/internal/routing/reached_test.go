@@ -12,7 +12,7 @@ import (
 	millracev1beta1 "github.com/millrace-lb/millrace/api/v1beta1"
 )
 
-// An LBPeer reports the fault of any of its routers, and nothing without canaries.
+// An LBPeer reports the fault of any of its routers, and no condition without canaries.
 func TestPathsVerified(t *testing.T) {
 	verdict := func(peer, address, reason string) canary.Verdict {
 		return canary.Verdict{Router: canary.Router{Peer: peer, Address: address}, Reason: reason}

@@ -14,7 +14,7 @@ import (
 func TestSecretsOfAMonth(t *testing.T) {
 	now := time.Date(2026, 2, 1, 15, 0, 0, 0, time.UTC)
 	secrets, err := renewSecrets(nil, now)
-	// In the afternoon the next day's secret is created at once, which saves a second write.
+	// In the afternoon the secret of the next day is created immediately, which saves a second write.
 	if err != nil || len(secrets) != 2 || len(secrets[0].Value) != secretLength {
 		t.Fatalf("initial secrets = %v: %v", secrets, err)
 	}

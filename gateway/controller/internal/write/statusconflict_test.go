@@ -22,7 +22,7 @@ func gatewayOf(version int, owner string) client.Object {
 
 func isOurs(object client.Object) bool { return object.GetAnnotations()["owner"] == "ours" }
 
-// TestStaleCacheIsNoConflict checks that a stale cache is not taken for a write by another controller.
+// TestStaleCacheIsNoConflict checks that a stale cache is not reported as a write of another controller.
 func TestStaleCacheIsNoConflict(t *testing.T) {
 	var c conflictState
 	now := time.Unix(1e9, 0)

@@ -22,7 +22,7 @@ import (
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
 )
 
-// world is a server next to net/http's, which also takes connections handed over.
+// world runs the server beside that of net/http, to which it hands over connections.
 type world struct {
 	*Server
 	t        *testing.T

@@ -168,7 +168,7 @@ func (c *deadCase) newBackend(protocol resource.Backend_Protocol, node *node) *B
 	return New("backend", &resource.Backend{Protocol: protocol}, settings, Connection{Set: set, Current: Transports{}})
 }
 
-// answer responds at once, except to /wait at endpoints of the node.
+// answer responds immediately, except to /wait at endpoints of the node.
 func (c *deadCase) answer(waits bool) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		switch {

@@ -64,8 +64,8 @@ func TestAgentSilent(t *testing.T) {
 			last, returned time.Duration
 			fixture
 		}{
-			{byRank, time.Second, 0, here("an agent that works", syn, opened)},
-			{byRank, 0, 0, here("an agent that writes no beat", syn, opened)},
+			{byRank, time.Second, 0, here("agent with a current heartbeat", syn, opened)},
+			{byRank, 0, 0, here("agent without a heartbeat", syn, opened)},
 			{byRank, silent, 0, to2("a SYN", syn, flagRanked)},
 			{byRank, silent, 0, to2("a datagram", udp, flagRanked)},
 			{byRank, silent, 0, to2("packet of an unknown connection", ack, flagRanked)},

@@ -70,7 +70,7 @@ func fromNodes(outer, inner family) []fixture {
 	whole := good.frame()
 	headers := len(whole) - len(syn.ip())
 	for name, length := range map[string]int{
-		"truncated option": headers - 1, "nothing inside": headers, "truncated IP header inside": headers + 19,
+		"truncated option": headers - 1, "empty inner packet": headers, "truncated IP header inside": headers + 19,
 	} {
 		fixtures = append(fixtures, drop(name, bpf.DatapathDropReasonDROP_TUNNEL_MALFORMED, shorten(outer, whole, length)))
 	}

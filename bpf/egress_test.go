@@ -155,7 +155,7 @@ func replies(f family) []replyFixture {
 		damaged("option longer than the header", 40),
 		damaged("option of length 1", 1),
 		reply("options ended before the MSS option", synAck.with(options(end, end, end, end, mss(1460))), syn),
-		{name: "MSS stays under policy Local", before: []packet{local}, in: localAnswer, out: translated(localAnswer, portLocal)},
+		{name: "MSS is unchanged under policy Local", before: []packet{local}, in: localAnswer, out: translated(localAnswer, portLocal)},
 	}
 	if f.vip.Is4() {
 		optioned := answer(syn, pod, "A").with(func(p *packet) {

@@ -145,7 +145,7 @@ func TestL2Responder(t *testing.T) {
 		{"solicitation without a source option", solicitationFrame(t, v6.other, v6.vip), nil},
 		{"solicitation with other options", solicitationFrame(t, v6.other, v6.vip, source(otherMAC), source(otherMAC)), nil},
 		{"solicitation with a target option", solicitationFrame(t, v6.other, v6.vip, &ndp.LinkLayerAddress{Direction: ndp.Target, Addr: otherMAC}), nil},
-		{"from another link", changed(solicitation, func(b []byte) { b[21] = 254 }), nil},
+		{"hop limit below 255", changed(solicitation, func(b []byte) { b[21] = 254 }), nil},
 		{"solicitation with a nonzero code", changed(solicitation, func(b []byte) { b[55]++; b[56]-- }), nil},
 		{"solicitation with a wrong checksum", changed(solicitation, func(b []byte) { b[57]++ }), nil},
 		{"an advertisement", changed(advertisement, func(b []byte) { copy(b, groupMAC) }), nil},

@@ -34,7 +34,7 @@ func martians(f family) []fixture {
 		drop("ACK from the VIP itself", from(ack, f.vip)),
 		drop("UDP from a pool", from(udp, first)),
 		drop("TCP from a pool", from(syn, last)),
-		serve("address behind the pool", behind, nil),
+		serve("address after the pool", behind, nil),
 		serve("a node whose address is of a pool", first, func(t *testing.T, w *world) {
 			put(t, w.NodeAddresses, address(first), uint32(nodeID(2)))
 			t.Cleanup(func() {

@@ -106,7 +106,7 @@ func TestPreparedHop(t *testing.T) {
 				in: syn.frame(), verdict: xdpTX, out: out.sent(uplinkMAC, node2MAC), counts: f.received(syn),
 			},
 			{
-				name: "by another uplink", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.second) }),
+				name: "through another uplink", given: with(func(node *bpf.DatapathNode) { node.Ifindex = uint32(w.second) }),
 				in: syn.frame(), verdict: xdpRedirect, out: out.sent(uplinkMAC, hopMAC), counts: f.received(syn),
 			},
 			{
@@ -118,7 +118,7 @@ func TestPreparedHop(t *testing.T) {
 				in: syn.frame(), verdict: xdpTX, out: tagged, counts: f.received(syn),
 			},
 			{
-				name: "as long as fits", given: with(small), in: big.frame(), verdict: xdpTX,
+				name: "maximum length", given: with(small), in: big.frame(), verdict: xdpTX,
 				out: big.tunnelled(v4.node2, 2).sent(uplinkMAC, hopMAC), counts: f.received(big),
 			},
 			{
@@ -147,7 +147,7 @@ func TestSplitFrames(t *testing.T) {
 				out: back.tunnelled(v4.node2, 2).sent(uplinkMAC, node2MAC), counts: f.received(back),
 			},
 			{
-				name: "by another uplink", in: other.frame(), verdict: xdpPass,
+				name: "through another uplink", in: other.frame(), verdict: xdpPass,
 				out: other.tunnelled(node7, 7).sent(routerMAC, uplinkMAC), note: handoverNote(w.second),
 				counts: join(f.received(other), event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 			},

@@ -92,9 +92,9 @@ func probes(f family) []fixture {
 	return []fixture{
 		answered("newest key", good, 2),
 		answered("previous key", probe{kind: 1, from: nodeID(2), to: nodeID(selfID), nonce: 7, key: probeKeys.Key[1]}, 2),
-		agent("an agent that works", time.Second, 2),
+		agent("agent with a current heartbeat", time.Second, 2),
 		agent("an agent that hangs", 5*time.Second, 3),
-		agent("an agent that writes no beat", 0, 2),
+		agent("agent without a heartbeat", 0, 2),
 		plain,
 		refused("other key", wrong, with(func(p *probe) { p.key[0]++ })),
 		refused("no key", wrong, with(func(p *probe) { p.key = [2]uint64{} })),

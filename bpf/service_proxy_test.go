@@ -86,7 +86,7 @@ func TestServiceProxyFrom(t *testing.T) {
 				{"packet of a connection begun before, to another node", from(f.tcp(portNode2, "A"), 50003), true},
 				{"FIN of the connection", from(f.tcp(portCluster, "FA"), 50001), true},
 				{"new connection after the takeover", later, false},
-				{"it goes on", from(f.tcp(portCluster, "A"), 50002), false},
+				{"next packet", from(f.tcp(portCluster, "A"), 50002), false},
 				{"packet of an unknown connection", from(f.tcp(portCluster, "A"), 50004), false},
 				{"datagram of an earlier flow", f.udp(portCluster), true},
 			})
@@ -94,9 +94,9 @@ func TestServiceProxyFrom(t *testing.T) {
 			underWay := from(f.tcp(portCluster, "S"), 50005)
 			w.offer(t, underWay, 77)
 			w.steps(t, []step{
-				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50005), 77), false},
+				{"invalid acknowledgement", acknowledging(from(f.tcp(portCluster, "A"), 50005), 77), false},
 				{"ACK of the SYN-ACK", acknowledging(from(f.tcp(portCluster, "A"), 50005), 78), true},
-				{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50005), 5000), true},
+				{"packet after it", acknowledging(from(f.tcp(portCluster, "A"), 50005), 5000), true},
 			})
 		})
 	}
@@ -114,7 +114,7 @@ func TestServiceProxyTo(t *testing.T) {
 				{"connection of ours", f.tcp(portCluster, "A"), false},
 				{"connection of ours to another node", f.tcp(portNode2, "A"), false},
 				{"one begins", begun, true},
-				{"it acknowledges what nobody sent", acknowledging(from(f.tcp(portCluster, "A"), 50001), 1), false},
+				{"invalid acknowledgement", acknowledging(from(f.tcp(portCluster, "A"), 50001), 1), false},
 			})
 			w.offer(t, begun, 0xffffffff)
 			w.steps(t, []step{
@@ -127,9 +127,9 @@ func TestServiceProxyTo(t *testing.T) {
 				t.Error("connection recorded without a reply from the client")
 			}
 			w.steps(t, []step{
-				{"it goes on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0), true},
-				{"and on", acknowledging(from(f.tcp(portCluster, "A"), 50001), 5000), true},
-				{"and ends", from(f.tcp(portCluster, "FA"), 50001), true},
+				{"next packet", acknowledging(from(f.tcp(portCluster, "A"), 50001), 0), true},
+				{"and the one after", acknowledging(from(f.tcp(portCluster, "A"), 50001), 5000), true},
+				{"FIN", from(f.tcp(portCluster, "FA"), 50001), true},
 				{"new connection to another node", from(f.tcp(portNode2, "S"), 50001), true},
 				{"a datagram", f.udp(portCluster), false},
 			})
@@ -170,7 +170,7 @@ func TestServiceProxyFlood(t *testing.T) {
 			next := from(f.tcp(portCluster, "S"), 50002)
 			w.steps(t, []step{{"another new connection", next, true}})
 			w.offer(t, next, 5)
-			w.steps(t, []step{{"and goes on", acknowledging(from(f.tcp(portCluster, "A"), 50002), 6), true}})
+			w.steps(t, []step{{"packet after it", acknowledging(from(f.tcp(portCluster, "A"), 50002), 6), true}})
 		})
 	}
 }

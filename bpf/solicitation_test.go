@@ -39,12 +39,12 @@ func TestSolicitation(t *testing.T) {
 	arp := append(append(append([]byte{}, uplinkMAC...), routerMAC...), 8, 6, 0, 1, 8, 0, 6, 4, 0, 1)
 	arp = append(append(append(append(arp, routerMAC...), v4.other.AsSlice()...), 0, 0, 0, 0, 0, 0), v4.vip.AsSlice()...)
 	for _, fixture := range []fixture{
-		{name: "of the VIP", in: frame, verdict: xdpPass, out: handed(asked)},
+		{name: "solicitation of the VIP", in: frame, verdict: xdpPass, out: handed(asked)},
 		{name: "with a priority tag", in: tagged(frame, 0x8100<<16), verdict: xdpPass, out: tagged(handed(asked), 0x8100<<16)},
 		{name: "frame for another station", in: elsewhere, verdict: xdpPass},
 		{name: "ARP", in: arp, verdict: xdpPass},
-		drop("from another link", bpf.DatapathDropReasonDROP_ICMP_TYPE, asked.with(func(p *packet) { p.ttl = 254 }).frame()),
-		drop("of another host", bpf.DatapathDropReasonDROP_ICMP_TYPE, solicitation(v6.self, 135).frame()),
+		drop("hop limit below 255", bpf.DatapathDropReasonDROP_ICMP_TYPE, asked.with(func(p *packet) { p.ttl = 254 }).frame()),
+		drop("solicitation of another host", bpf.DatapathDropReasonDROP_ICMP_TYPE, solicitation(v6.self, 135).frame()),
 		drop("an advertisement", bpf.DatapathDropReasonDROP_ICMP_TYPE, solicitation(v6.vip, 136).frame()),
 		drop("cut", bpf.DatapathDropReasonDROP_ICMP_TYPE, frame[:14+40+23]),
 	} {

@@ -163,7 +163,7 @@ func echoes(f family) []fixture {
 		drop("truncated echo", bpf.DatapathDropReasonDROP_MALFORMED, cut),
 		drop("echo cut off", bpf.DatapathDropReasonDROP_MALFORMED, request.frame()[:len(request.frame())-1]),
 		notSent(fixture{
-			name: "driver that does not send", in: request.frame(), verdict: xdpPass,
+			name: "driver without XDP_TX", in: request.frame(), verdict: xdpPass,
 			out:    reply.with(func(p *packet) { p.source, p.destination = routerMAC, uplinkMAC }).frame(),
 			counts: join(counted, event(bpf.DatapathEventEVENT_PASSED_TO_KERNEL)),
 		}),
@@ -235,7 +235,7 @@ func refusals(f family) []fixture {
 		silent("SYN-ACK", f.tcp(portRefused, "SA")),
 		silent("RST", f.tcp(portRefused, "R")),
 		notSent(fixture{
-			name: "driver that does not send", in: syn.frame(), verdict: xdpPass,
+			name: "driver without XDP_TX", in: syn.frame(), verdict: xdpPass,
 			out: f.refused(syn).with(back).frame(), counts: join(lost(syn), counted, handed),
 		}),
 		{

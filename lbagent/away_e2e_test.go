@@ -50,7 +50,7 @@ func TestAPIServerAway(t *testing.T) {
 	running = w.start()
 	w.awaitBack()
 	w.removeVIP()
-	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
+	w.Await(10*time.Second, "no route of a removed VIP", func() bool { return !w.announced() })
 
 	if err := running.end(syscall.SIGTERM); err != nil {
 		t.Errorf("the agent exited: %v", err)

@@ -242,7 +242,7 @@ func TestStoppedAmongOthers(t *testing.T) {
 	n.awaitTaken(thisNode, 1, 5*time.Second)
 	resume := n.this.stop()
 	stopped := time.Now()
-	n.Await(20*time.Second, "the route gone by the hold time", func() bool { return !n.isAnnouncedBy(nodeAddress) })
+	n.Await(20*time.Second, "the route removed after the hold time", func() bool { return !n.isAnnouncedBy(nodeAddress) })
 	n.replaceVIP()
 	n.die(false)
 	n.Await(90*time.Second, "a minute", func() bool { return time.Since(stopped) > 65*time.Second })

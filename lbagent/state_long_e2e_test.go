@@ -123,7 +123,7 @@ func (w *world) stateFaultLater(running *agent, spoil func(*testing.T, string) f
 		t.Fatal(err)
 	}
 	w.removeVIP()
-	w.Await(10*time.Second, "no route of a VIP that is gone", func() bool { return !w.announced() })
+	w.Await(10*time.Second, "no route of a removed VIP", func() bool { return !w.announced() })
 	w.Await(40*time.Second, "the second failed checkpoint in the log", func() bool { return said(log, "Could not write the checkpoint") == 2 })
 	now, err := os.ReadFile(file)
 	if err != nil || string(now) != string(before) {
@@ -169,7 +169,7 @@ func TestReadOnlyPins(t *testing.T) {
 	directory := filepath.Dir(w.pinRoot)
 	reconfigure(t, directory, "ro")
 	w.replaceVIP()
-	w.Await(30*time.Second, "the VIP that is new", func() bool { return w.KernelRoutes()[otherVIP] == nodeAddress && ready() })
+	w.Await(30*time.Second, "the new VIP announced", func() bool { return w.KernelRoutes()[otherVIP] == nodeAddress && ready() })
 	if err := running.end(unix.SIGTERM); err != nil {
 		t.Errorf("the agent exited with %v", err)
 	}

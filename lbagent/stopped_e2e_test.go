@@ -74,7 +74,7 @@ func (w *world) hasOnly(limit, watched time.Duration) {
 		}
 		return routes[otherVIP] == nodeAddress
 	}
-	w.Await(limit, "the VIP that is new", look)
+	w.Await(limit, "the new VIP announced", look)
 	w.t.Logf("the new VIP was announced after %s", time.Since(began))
 	for time.Since(began) < watched {
 		if !look() {
@@ -124,7 +124,7 @@ func TestStoppedAgent(t *testing.T) {
 	}
 
 	resume := a.stop()
-	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
+	w.Await(20*time.Second, "the route removed after the hold time", func() bool { return !w.announced() })
 	if line.Drop() == 0 {
 		t.Fatal("the agent has no connection to the API server")
 	}
@@ -152,7 +152,7 @@ func TestSessionWithoutAPIServer(t *testing.T) {
 	w, a, line := beginStopped(t)
 	line.Reject(true)
 	resume := a.stop()
-	w.Await(20*time.Second, "the route gone by the hold time", func() bool { return !w.announced() })
+	w.Await(20*time.Second, "the route removed after the hold time", func() bool { return !w.announced() })
 	w.replaceVIP()
 	resume()
 	resumed := time.Now()

@@ -46,7 +46,7 @@ func TestAggregates(t *testing.T) {
 		{"one VIP goes", func(m *model.Model) { m.Frontends[0].Weights = nil }, nil, whole},
 		{"both go", func(m *model.Model) { m.Frontends[0].Weights, m.Frontends[1].Weights = nil, nil }, nil, nil},
 		{"refused", func(m *model.Model) { m.Aggregates = nil }, nil, single},
-		{"not in the maps", nil, func(s *forwarding.State) {
+		{"not programmed", nil, func(s *forwarding.State) {
 			delete(s.SourceRanges, forwarding.SourceRange{Set: forwarding.Aggregates, Prefix: aggregate})
 		}, single},
 		{"the first advertisement by name does not aggregate", func(m *model.Model) {

@@ -177,11 +177,11 @@ func TestDecideLayer2(t *testing.T) {
 			func(m *model.Model) { leads(m); withPeers(m) },
 			func(n *Node) { n.Unattached = map[string]string{"r1": "eth1", "r2": "eth1"} }, "", []string{"eth0"}, 0,
 		},
-		"not in the maps": {leads, func(n *Node) { n.Programmed = forwarding.NewState() }, ReasonNotProgrammed, nil, 0},
-		"a host has it": {leads, func(n *Node) {
+		"not programmed": {leads, func(n *Node) { n.Programmed = forwarding.NewState() }, ReasonNotProgrammed, nil, 0},
+		"duplicate address": {leads, func(n *Node) {
 			n.Duplicates = map[netip.Addr]Decision{vip4: {Reason: ReasonDuplicate, Message: "a host"}}
 		}, ReasonDuplicate, nil, 0},
-		"nothing to serve": {func(m *model.Model) { leads(m); m.Frontends[0].Weights = nil }, nil, ReasonNoEndpoints, nil, 0},
+		"no endpoints": {func(m *model.Model) { leads(m); m.Frontends[0].Weights = nil }, nil, ReasonNoEndpoints, nil, 0},
 		"terminating endpoints only": {func(m *model.Model) {
 			leads(m)
 			m.Frontends[0].Local, m.Frontends[0].Terminating = true, true

@@ -249,7 +249,7 @@ func TestApplyErrors(t *testing.T) {
 			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(2), 32)}},
 			forwarding.PutSourceRange{Range: forwarding.SourceRange{Set: 1, Prefix: netip.PrefixFrom(vip(3), 32)}},
 		}, 2, "of map source_ranges4: map is full: no room for more source ranges of a family", true},
-		{"frontend id beyond the limit", []forwarding.Op{
+		{"frontend id above the limit", []forwarding.Op{
 			forwarding.PutFrontend{Key: forwarding.FrontendKey{VIP: vip(1), Port: 80, Protocol: 6}, Frontend: forwarding.Frontend{ID: 3}},
 		}, 0, "no room for more frontends", true},
 		{"frontends with the same hash", []forwarding.Op{

@@ -40,16 +40,16 @@ func TestReadARP(t *testing.T) {
 		change func(*arp.Packet)
 		asks   bool
 	}{
-		"a host asks":                   {func(*arp.Packet) {}, true},
-		"a host asks whether it may":    {func(p *arp.Packet) { p.SenderIP = net.IPv4zero.To4() }, true},
-		"gratuitous request":            {func(p *arp.Packet) { p.SenderIP = vip4.AsSlice() }, false},
-		"a reply":                       {func(p *arp.Packet) { p.Operation = arp.OperationReply }, false},
-		"other hardware type":           {func(p *arp.Packet) { p.HardwareType = 6 }, false},
-		"other protocol type":           {func(p *arp.Packet) { p.ProtocolType = 0x86dd }, false},
-		"broadcast sender":              {func(p *arp.Packet) { p.SenderHardwareAddr = broadcast }, false},
-		"an answer would go to a group": {func(p *arp.Packet) { p.SenderHardwareAddr = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1} }, false},
-		"zero sender":                   {func(p *arp.Packet) { p.SenderHardwareAddr = nowhere }, false},
-		"invalid lengths":               {func(p *arp.Packet) { p.IPLength = 8 }, false},
+		"request":             {func(*arp.Packet) {}, true},
+		"probe":               {func(p *arp.Packet) { p.SenderIP = net.IPv4zero.To4() }, true},
+		"gratuitous request":  {func(p *arp.Packet) { p.SenderIP = vip4.AsSlice() }, false},
+		"a reply":             {func(p *arp.Packet) { p.Operation = arp.OperationReply }, false},
+		"other hardware type": {func(p *arp.Packet) { p.HardwareType = 6 }, false},
+		"other protocol type": {func(p *arp.Packet) { p.ProtocolType = 0x86dd }, false},
+		"broadcast sender":    {func(p *arp.Packet) { p.SenderHardwareAddr = broadcast }, false},
+		"multicast sender":    {func(p *arp.Packet) { p.SenderHardwareAddr = net.HardwareAddr{1, 0, 0x5e, 0, 0, 1} }, false},
+		"zero sender":         {func(p *arp.Packet) { p.SenderHardwareAddr = nowhere }, false},
+		"invalid lengths":     {func(p *arp.Packet) { p.IPLength = 8 }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, err := readARP(request(t, test.change))
@@ -120,17 +120,17 @@ func TestReadSolicitation(t *testing.T) {
 		// from is empty for no request.
 		from net.HardwareAddr
 	}{
-		"a host asks":                          {client6, itself, right, itsMAC},
-		"solicitation without a source option": {client6, nil, right, another},
-		"a host asks whether it may":           {netip.IPv6Unspecified(), nil, right, another},
-		"hop limit below 255":                  {client6, itself, func(p []byte) { p[7] = 64 }, nil},
-		"not IPv6":                             {client6, itself, func(p []byte) { p[0] = 4 << 4 }, nil},
-		"not ICMPv6":                           {client6, itself, func(p []byte) { p[6] = 17 }, nil},
-		"wrong checksum":                       {client6, itself, func(p []byte) { p[42]++ }, nil},
-		"changed target":                       {client6, itself, func(p []byte) { p[ipv6HeaderSize+23]++ }, nil},
-		"truncated":                            {client6, itself, func(p []byte) { p[5]++ }, nil},
-		"sent from the VIP":                    {vip6, itself, right, nil},
-		"an answer would go to a group":        {client6, []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: broadcast}}, right, nil},
+		"solicitation":                              {client6, itself, right, itsMAC},
+		"solicitation without a source option":      {client6, nil, right, another},
+		"solicitation from the unspecified address": {netip.IPv6Unspecified(), nil, right, another},
+		"hop limit below 255":                       {client6, itself, func(p []byte) { p[7] = 64 }, nil},
+		"not IPv6":                                  {client6, itself, func(p []byte) { p[0] = 4 << 4 }, nil},
+		"not ICMPv6":                                {client6, itself, func(p []byte) { p[6] = 17 }, nil},
+		"wrong checksum":                            {client6, itself, func(p []byte) { p[42]++ }, nil},
+		"changed target":                            {client6, itself, func(p []byte) { p[ipv6HeaderSize+23]++ }, nil},
+		"truncated":                                 {client6, itself, func(p []byte) { p[5]++ }, nil},
+		"sent from the VIP":                         {vip6, itself, right, nil},
+		"multicast source option":                   {client6, []ndp.Option{&ndp.LinkLayerAddress{Direction: ndp.Source, Addr: broadcast}}, right, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			asked, err := readSolicitation(solicitation(t, test.source, test.options, test.change), another)

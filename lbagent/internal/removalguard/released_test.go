@@ -77,7 +77,7 @@ func TestEndpointsOfReleasedService(t *testing.T) {
 		"confirmed deletion":           {shop(confirmed, "other-1"), []string{"other-1"}},
 		"recreated with the same name": {shop(another, "other-1"), []string{"other-1"}},
 		"without a VIP":                {released, []string{"other-1"}},
-		"it has gone":                  {gone, nil},
+		"deleted without slices":       {gone, nil},
 	} {
 		for _, limit := range []time.Duration{0, limit} {
 			h := New(limit, shop(present, all...))

@@ -127,7 +127,7 @@ func TestRetention(t *testing.T) {
 			{s, []string{"o-2=b/internal:80: p2"}, "a/s:80: p1"},
 			{s, []string{"o-2=b/internal:80: p1"}, ""},
 		},
-		"the node has the address no more": {
+		"the node lost the address": {
 			{0, []string{"s-1=a/s:80: here p1"}, ""},
 			{s, nil, "a/s:80: here p1"},
 			{minCheckInterval - 1, nil, "a/s:80: here p1"},
@@ -169,7 +169,7 @@ func TestRetention(t *testing.T) {
 						t.Errorf("step %d: a repeated call returns a different result", i)
 					}
 					// The next agent checks the address twice again.
-					if restarts && name != "the node has the address no more" {
+					if restarts && name != "the node lost the address" {
 						r = New(result, limits)
 					}
 				}

@@ -17,7 +17,7 @@ func TestSelection(t *testing.T) {
 		"first router":                       "t>-,solicit a1>1,none a1>1,none",
 		"replaced router that still answers": "a1>1,none a2>1,due t>1,probe n1>1,none a2>1,due t>1,probe a1>1,none",
 		"replies of other routers":           "a1>1,none a2>1,due n2>1,due t>1,probe n2>1,due t>1,probe t>1,probe t>2,none",
-		"a replacement":                      "a1>1,none a2>1,due t>1,probe t>1,probe t>1,probe t>2,none a1>2,due t>2,probe n2>2,none",
+		"router replaced once":               "a1>1,none a2>1,due t>1,probe t>1,probe t>1,probe t>2,none a1>2,due t>2,probe n2>2,none",
 		"router replaced twice":              "a1>1,none a2>1,due a3>1,due t>1,probe a3>1,due t>1,probe t>1,probe t>2,none",
 		"reply to the last probe":            "a1>1,none a2>1,due t>1,probe t>1,probe t>1,probe n1>1,none",
 	} {

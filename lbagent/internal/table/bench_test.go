@@ -50,7 +50,7 @@ func BenchmarkAdvance(b *testing.B) {
 		}
 	})
 	held := r.Advance(nil, small, few, everyNode)
-	b.Run("10 nodes, 512 rows, one has no pod any more", func(b *testing.B) {
+	b.Run("10 nodes, 512 rows, one without pods", func(b *testing.B) {
 		for b.Loop() {
 			r.Advance(held, small, fewer, everyNode)
 		}

@@ -23,11 +23,11 @@ func TestMergeRow(t *testing.T) {
 		fits              bool
 	}{
 		{"equal", row(1, 1, 2, 3), row(1, 1, 2, 3), row(1, 1, 2, 3), true},
-		{"another owner", row(0, 1), row(0, 2), row(0, 1), false},
+		{"different owner", row(0, 1), row(0, 2), row(0, 1), false},
 		{"ranks are not history", row(1, 1, 2, 3), row(0, 1, 4, 5), row(1, 1, 2, 3), true},
-		{"known already", row(2, 1, 2, 3), row(1, 1, 3, 4), row(2, 1, 2, 3), true},
+		{"already in the chain", row(2, 1, 2, 3), row(1, 1, 3, 4), row(2, 1, 2, 3), true},
 		{"newest owner from the other table", row(1, 1, 2, 5), row(1, 1, 3, 6), row(2, 1, 3, 2, 5), true},
-		{"one that was by rank", row(1, 1, 2, 3), row(1, 1, 3), row(2, 1, 3, 2), true},
+		{"node previously by rank", row(1, 1, 2, 3), row(1, 1, 3), row(2, 1, 3, 2), true},
 		{"ranks make room", row(0, 1, 5, 6, 7), row(2, 1, 3, 4), row(2, 1, 3, 4, 5), true},
 		{"just enough room", row(2, 1, 2, 3), row(2, 1, 4, 2), row(3, 1, 4, 2, 3), true},
 		{"no room", row(2, 1, 2, 3), row(2, 1, 4, 5), row(2, 1, 2, 3), false},

@@ -311,12 +311,12 @@ func tunnelKeyRights(t *testing.T, e *environment) {
 	must(t, err)
 	ctx := t.Context()
 	for what, err := range map[string]error{
-		"get another":    operator.Get(ctx, client.ObjectKeyFromObject(other), other.DeepCopy()),
-		"update another": operator.Update(ctx, other.DeepCopy()),
-		"delete another": operator.Delete(ctx, other.DeepCopy()),
-		"list all":       operator.List(ctx, &corev1.SecretList{}, client.InNamespace(systemNamespace)),
-		"delete its own": operator.Delete(ctx, tunnelSecret()),
-		"create elsewhere": operator.Create(ctx, &corev1.Secret{
+		"get another Secret":    operator.Get(ctx, client.ObjectKeyFromObject(other), other.DeepCopy()),
+		"update another Secret": operator.Update(ctx, other.DeepCopy()),
+		"delete another Secret": operator.Delete(ctx, other.DeepCopy()),
+		"list Secrets":          operator.List(ctx, &corev1.SecretList{}, client.InNamespace(systemNamespace)),
+		"delete its own Secret": operator.Delete(ctx, tunnelSecret()),
+		"create a Secret in another namespace": operator.Create(ctx, &corev1.Secret{
 			ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: tunnelkey.SecretName},
 		}),
 	} {

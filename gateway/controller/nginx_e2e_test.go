@@ -92,14 +92,14 @@ func TestIngressNginx(t *testing.T) {
 			t.FailNow()
 		}
 	}
-	t.Run("a preflight", func(t *testing.T) {
+	t.Run("CORS preflight", func(t *testing.T) {
 		got := test(t, testRequest{url: "http://cors.example.com/", method: http.MethodOptions, header: "Origin: https://a.example.com", more: "Access-Control-Request-Method: PUT"})
 		if got.Header.Get("Access-Control-Allow-Origin") != "https://a.example.com" || !strings.Contains(got.Header.Get("Access-Control-Allow-Methods"), "PUT") {
 			t.Errorf("header of the preflight response = %v", got.Header)
 		}
 	})
-	t.Run("a session", e.keepsSession)
-	t.Run("a limit", func(t *testing.T) {
+	t.Run("session affinity", e.keepsSession)
+	t.Run("client limit", func(t *testing.T) {
 		e.hears(t, testRequest{url: "http://limit.example.com/", from: "127.77.0.10"}, "200 shop / limit.example.com")
 		e.hears(t, testRequest{url: "http://limit.example.com/", from: "127.77.0.10", often: 20}, "503")
 	})
@@ -112,7 +112,7 @@ func TestIngressNginx(t *testing.T) {
 		must(t, e.client.Get(t.Context(), types.NamespacedName{Namespace: namespace, Name: name}, ingress))
 		e.warnedOf(t, ingress, want[0], want[1])
 	}
-	t.Run("another password", e.newPassword)
+	t.Run("changed password", e.newPassword)
 }
 
 func (e *environment) pods(t *testing.T, name, address string) {

@@ -87,7 +87,7 @@ func TestTenants(t *testing.T) {
 			e.warnedOf(t, ingress, model.ReasonConflict, text)
 		}
 	})
-	t.Run("edited badly", func(t *testing.T) {
+	t.Run("invalid edits", func(t *testing.T) {
 		e.editBadly(t)
 		t.Run("all", check)
 	})

@@ -483,7 +483,7 @@ func TestAuthorizationCannotBeBypassed(t *testing.T) {
 	for name, after := range map[string][]*resource.Filter{
 		"missing backend":        {bad(func(of *resource.ExternalAuthorization) { of.Backend = "missing" })},
 		"empty backend":          {bad(func(of *resource.ExternalAuthorization) { of.Backend = "" })},
-		"no path":                {withAuthorization("")},
+		"empty path":             {withAuthorization("")},
 		"path with dot segments": {withAuthorization("/a/../b")},
 		"unknown variable":       {bad(func(of *resource.ExternalAuthorization) { of.SignIn = "https://$hostname/" })},
 		"framing header":         {bad(func(of *resource.ExternalAuthorization) { of.ResponseHeaders = []string{"Content-Length"} })},

@@ -88,7 +88,7 @@ func TestExpressionsOfTenants(t *testing.T) {
 		"maximum depth exceeded in a group": {strings.Repeat("(", 999) + "a" + strings.Repeat(")", 999), false},
 		"open quotation":                    {`\Qa`, false},
 		"closed quotation":                  {`\Qa\E`, true},
-		"stray group":                       {`a)(?:b`, false},
+		"unbalanced group":                  {`a)(?:b`, false},
 		"many repetitions":                  {distinct(".{1000}", 300), false},
 		"nested repetitions":                {distinct("((x{10}){10}){10}", 100), false},
 		"many classes":                      {distinct(`\pL`, 500), false},
@@ -101,7 +101,7 @@ func TestExpressionsOfTenants(t *testing.T) {
 			if _, err := plan.New(resources); err != nil {
 				t.Errorf("proxies reject the configuration: %.200v", err)
 			}
-			if _, err := regexp.Compile(tc.expression); err != nil && name != "stray group" {
+			if _, err := regexp.Compile(tc.expression); err != nil && name != "unbalanced group" {
 				t.Errorf("the expression is invalid: %.200v", err)
 			}
 		})

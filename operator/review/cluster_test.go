@@ -53,7 +53,7 @@ func TestCluster(t *testing.T) {
 		vips, problems []string
 		remark         string
 	}{
-		"nothing is wrong": {
+		"no problem": {
 			change: func(*Objects) {},
 			vips:   []string{"203.0.113.0 api", "203.0.113.1 web"},
 		},

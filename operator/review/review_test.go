@@ -173,7 +173,7 @@ func TestPool(t *testing.T) {
 		"overlap": {young, []string{
 			`spec.addresses[0]: 203.0.113.2/31 overlaps the older pool "public", which keeps 203.0.113.2/31`,
 		}},
-		"nothing left": {pool("router", "203.0.113.0/32"), []string{
+		"empty pool": {pool("router", "203.0.113.0/32"), []string{
 			`spec.addresses: never assigned: 203.0.113.0 (LBPeer "tor1")`,
 			"spec.addresses: no address is left to assign",
 		}},
@@ -188,7 +188,7 @@ func TestPool(t *testing.T) {
 			}
 			known.VIPs[len(known.VIPs)-1].Spec.Pool = "quota"
 			known.Namespaces = map[string]labels.Set{"shop": {"tier": "gold"}, "default": {}}
-			if name == "nothing left" {
+			if name == "empty pool" {
 				known.Pools = known.Pools[1:]
 			}
 			if warnings := Pool(&test.pool, known); !slices.Equal(warnings, test.warnings) {

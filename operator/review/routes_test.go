@@ -28,15 +28,15 @@ func TestRoutes(t *testing.T) {
 		routes []millracev1beta1.VIPRoute
 		want   []string
 	}{
-		"nothing is wrong":                     {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}},
+		"no problem":                           {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}},
 		"two routes for ports of two Services": {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api), viproute("b", "api", api)}},
 		"invalid backend":                      {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Invalid: true, Weight: 1})}},
 		"same port with another protocol":      {routes: []millracev1beta1.VIPRoute{viproute("a", "web", api), udp(viproute("b", "web", api))}, want: []string{"b ServiceMismatch", "b BackendNotFound"}},
 		"two routes for one port":              {routes: []millracev1beta1.VIPRoute{viproute("b", "web", api), viproute("a", "web", api)}, want: []string{"b Duplicate"}},
 		"missing Service":                      {routes: []millracev1beta1.VIPRoute{viproute("a", "nowhere", api)}, want: []string{"a ServiceMismatch"}},
-		"a backend that is not there":          {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "nowhere", Port: 80})}, want: []string{"a BackendNotFound"}},
-		"a backend elsewhere":                  {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Namespace: "other", Name: "api", Port: 80})}, want: []string{"a BackendNotFound"}},
-		"a backend without the port":           {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "api", Port: 81})}, want: []string{"a BackendNotFound"}},
+		"missing backend Service":              {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "nowhere", Port: 80})}, want: []string{"a BackendNotFound"}},
+		"backend in another namespace":         {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Namespace: "other", Name: "api", Port: 80})}, want: []string{"a BackendNotFound"}},
+		"backend without the port":             {routes: []millracev1beta1.VIPRoute{viproute("a", "web", millracev1beta1.VIPRouteBackend{Name: "api", Port: 81})}, want: []string{"a BackendNotFound"}},
 		"backend without endpoints":            {change: typed("api", corev1.ServiceTypeExternalName), routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}, want: []string{"a BackendNotFound"}},
 		"Service of another type":              {change: typed("web", corev1.ServiceTypeClusterIP), routes: []millracev1beta1.VIPRoute{viproute("a", "web", api)}, want: []string{"a ServiceMismatch"}},
 	} {

@@ -78,7 +78,7 @@ func TestNext(t *testing.T) {
 		again    time.Duration
 	}{
 		{
-			name: "too early", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(time.Second),
+			name: "minimum phase not reached", state: state(tunnelkey.Publishing, 1, true, 1, 2), nodes: both(ring(1, true, 1, 2)), now: start.Add(time.Second),
 			phase: tunnelkey.Publishing, sending: 1, required: true, accepted: []uint32{1, 2}, again: MinPhase - time.Second,
 		},
 		{

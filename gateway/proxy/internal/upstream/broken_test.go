@@ -35,7 +35,7 @@ func TestLengths(t *testing.T) {
 	}{
 		"duplicate length":                        {response: ok + "Content-Length: 4\r\nContent-Length: 4\r\n\r\nfine", want: "fine"},
 		"list of equal lengths":                   {response: ok + "Content-Length: 4, 4\r\n\r\nfine", fails: true},
-		"two lengths":                             {response: ok + "Content-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
+		"different lengths":                       {response: ok + "Content-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
 		"length with a sign":                      {response: ok + "Content-Length: +4\r\n\r\nfine", fails: true},
 		"negative length":                         {response: ok + "Content-Length: -4\r\n\r\nfine", fails: true},
 		"length too short":                        {response: ok + "Content-Length: 2\r\n\r\nfine", want: "fi", closes: true},

@@ -454,14 +454,14 @@ func TestHeads(t *testing.T) {
 		"too long":                {response: "HTTP/1.1 200 OK\r\nLong: " + strings.Repeat("a", 5000) + "\r\n\r\n", fails: true},
 		"early hints, long":       {response: strings.Repeat("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n", 200), fails: true, early: 103},
 		"not HTTP":                {response: "SSH-2.0-x\r\n", fails: true},
-		"two lengths":             {response: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
-		"cut off":                 {response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
+		"different lengths":       {response: "HTTP/1.1 200 OK\r\nContent-Length: 4\r\nContent-Length: 5\r\n\r\nfine", fails: true},
+		"truncated header":        {response: "HTTP/1.1 200 OK\r\nContent-Le", fails: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			address := script(t, func(_ int, conn net.Conn, next func() (*http.Request, bool)) {
 				next()
 				write(conn, test.response)
-				if name != "cut off" {
+				if name != "truncated header" {
 					next()
 				}
 			})

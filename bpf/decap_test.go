@@ -44,7 +44,7 @@ func fromNodes(outer, inner family) []fixture {
 		pass("other VNI from an unknown source", changed(func(t *tunnel) { t.vni = 7; t.from = outer.other }), nil),
 		pass("congestion mark in the outer header", ect.arrived(outer, 0).with(func(t *tunnel) { t.tos = 3 }).frame(),
 			delivered(marked, inner.pods[0]), opened),
-		pass("marked before", marked.arrived(outer, 0).with(func(t *tunnel) { t.tos = 2 }).frame(),
+		pass("already marked in the inner header", marked.arrived(outer, 0).with(func(t *tunnel) { t.tos = 2 }).frame(),
 			delivered(marked, inner.pods[0]), opened),
 		pass("outer DSCP is ignored", changed(func(t *tunnel) { t.tos = 0xb8 }), served, opened),
 		drop("congestion marked though not capable", bpf.DatapathDropReasonDROP_TUNNEL_ECN, changed(func(t *tunnel) { t.tos = 3 })),

@@ -73,7 +73,7 @@ func fragments(f family) []fixture {
 		opened(served("first", first), portCluster),
 		served("later", later, first),
 		served("middle fragment", udp.with(part(50, true, 7)), first, later),
-		served("shorter than two ports", udp.with(part(100, false, 7)).with(func(p *packet) { p.payload = "x" }), first),
+		served("fragment shorter than two ports", udp.with(part(100, false, 7)).with(func(p *packet) { p.payload = "x" }), first),
 		given(served("later fragment uses the same endpoint", later, first), func(t *testing.T, w *world) { w.pointTo(t, f, 1) }),
 		served("after a forged first fragment with another port", later, first, f.udp(portClusterTwin+1).with(part(0, true, 7))),
 		given(served("29 s after the first", later, first), func(t *testing.T, w *world) { w.ageFragments(t, 28) }),

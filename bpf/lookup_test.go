@@ -46,11 +46,11 @@ func TestChainLookupWithHistory(t *testing.T) {
 			moved uint32
 			want  fixture
 		}{
-			{"former owners", table{selfID, [3]uint16{2, 3}, 2}, 10, to2(ack.tunnelled(v4.node2, selfID, 3))},
+			{"previous owners", table{selfID, [3]uint16{2, 3}, 2}, 10, to2(ack.tunnelled(v4.node2, selfID, 3))},
 			{"previous owners from long ago", table{selfID, [3]uint16{2, 3}, 2}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
 			{"previous owners from long ago, followed by ranks", table{selfID, [3]uint16{2, 3}, 1}, 7600, to2(ack.tunnelled(v4.node2, selfID, 3))},
 			{"ranks of a row that never moved", table{selfID, [3]uint16{2, 3}, 0}, never, served},
-			{"ranks after a boot", table{selfID, [3]uint16{2, 3}, 0}, 7400, to2(withFlags(ack.tunnelled(v4.node2, selfID, 3), flagRanked))},
+			{"ranks after a reboot", table{selfID, [3]uint16{2, 3}, 0}, 7400, to2(withFlags(ack.tunnelled(v4.node2, selfID, 3), flagRanked))},
 			{"ranks long after the move", table{selfID, [3]uint16{2, 3}, 0}, 7600, served},
 			{"nobody", table{primary: selfID}, 10, served},
 			{"different primary on this node", table{2, [3]uint16{selfID, 3}, 1}, never, fixture{

@@ -73,7 +73,7 @@ func TestRowFlagsAreCleared(t *testing.T) {
 			after     uint32
 		}{
 			{"in use", 2, 0, true, 2},
-			{"two hours old", 2, 7440, true, 2},
+			{"override two hours old", 2, 7440, true, 2},
 			{"expired", 2, 7503, false, none},
 			{"node of the override removed", 99, 0, false, none},
 			{"override to the primary of the row", 3, 0, false, 3},
@@ -149,7 +149,7 @@ func TestOverridesAreFound(t *testing.T) {
 			for i := 0; i < count; i += 3 {
 				w.learn(t, flows[i])
 			}
-			check("learned again", 0)
+			check("override created again", 0)
 		})
 	}
 }

@@ -173,7 +173,7 @@ func ingressNodeCases(f family) []overrideCase {
 	return []overrideCase{
 		{fixture: named("used", used(ack)), of: ack, except: 2, after: 2},
 		{fixture: named("override used by a SYN", used(syn)), of: syn, except: 2, after: 2},
-		{fixture: named("used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7440},
+		{fixture: named("override used after two hours", used(ack)), of: ack, except: 2, after: 2, idle: 7440},
 		{fixture: named("too old", row), of: ack, except: 2, idle: 7503},
 		{fixture: named("override to a removed node", row), of: ack, except: 99},
 		{fixture: named("to the primary of the row", row), of: ack, except: 3},

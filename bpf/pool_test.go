@@ -77,7 +77,7 @@ func unassigned(f family) []fixture {
 		drop("UDP", f.udp(portCluster).with(func(p *packet) { p.to = netip.AddrPortFrom(last, 9) }).frame()),
 		drop("in a VLAN", tagged(to(first).frame(), 0x81000007)),
 		pass("address after the pool", to(behind).frame()),
-		pass("ping to the address behind the pool", echo.with(func(p *packet) { p.to = netip.AddrPortFrom(behind, 0) }).frame()),
+		pass("ping to the address after the pool", echo.with(func(p *packet) { p.to = netip.AddrPortFrom(behind, 0) }).frame()),
 		pass("frame for another station", other.frame()),
 		dropAggregate("TCP to the first address of the aggregate", to(aggregate.Addr()).frame()),
 		dropAggregate("TCP to the last address of the aggregate", to(lastOfAggregate).frame()),

@@ -36,7 +36,7 @@ func TestPrimaryDown(t *testing.T) {
 			{"existing flow to a previous primary", table{down, [3]uint16{2, 3}, 1}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
 			{"new flow not to a previous primary", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0)},
 			{"new flow to a previous primary without other nodes", table{down, [3]uint16{2, downToo}, 1}, bpf.DatapathRowGroup{}, to2(syn, 0, downToo)},
-			{"a datagram may be new", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(udp, 0)},
+			{"datagram of a possibly new flow", table{down, [3]uint16{3, 2}, 1}, bpf.DatapathRowGroup{}, to2(udp, 0)},
 			{"moved row, existing flow", table{down, [3]uint16{2, 3}, 1}, moved, to2(udp, flagLookup, 3)},
 			{"second down node is skipped", table{down, [3]uint16{downToo, 2, 3}, 3}, bpf.DatapathRowGroup{}, to2(ack, 0, 3)},
 			{"unknown node is skipped", table{down, [3]uint16{99, 2}, 2}, bpf.DatapathRowGroup{}, to2(ack, 0)},

@@ -166,7 +166,7 @@ func TestServiceProxyFlood(t *testing.T) {
 				w.offer(t, spoofed, uint32(port)<<8)
 				w.ingress(t, acknowledging(from(f.tcp(portCluster, "A"), 1024+port), 4711).frame())
 			}
-			w.steps(t, []step{{"the connection after a flood", data, true}})
+			w.steps(t, []step{{"packet of the connection after a flood", data, true}})
 			next := from(f.tcp(portCluster, "S"), 50002)
 			w.steps(t, []step{{"another new connection", next, true}})
 			w.offer(t, next, 5)

@@ -94,7 +94,7 @@ func TestValidation(t *testing.T) {
 			{"ACK of data outside of the window", []packet{at(claimed, ack), data, at(claimed, ack)}, "half-open"},
 			{"ACK of data in flight far ahead of the endpoint", []packet{at(1000+1<<21, ack), data, ack}, "established"},
 			{"ACK far behind the endpoint", []packet{ack, data.with(func(p *packet) { p.acknowledged = 1000 + 1<<21 }), ack}, "established"},
-			{"the same, later right", []packet{acking(claimed), data, ack, data, ack}, "established"},
+			{"ACK far behind, later valid", []packet{acking(claimed), data, ack, data, ack}, "established"},
 			{"RST of an unknown connection", []packet{rst, rst}, "half-open"},
 			{"datagram", []packet{udp}, "half-open"},
 			{"datagrams without a reply", []packet{udp, udp, udp}, "half-open"},

@@ -110,7 +110,7 @@ func tooLong(f family) []fixture {
 			named("path MTU of 1280 for the client", narrow(1280+overhead(), toldTo(long, 1280))))
 	}
 	whole := long.with(func(p *packet) { p.divisible = true })
-	return append(fixtures, named("may be fragmented", narrow(1400, toldTo(whole, 1400-uint32(overhead())))),
+	return append(fixtures, named("packet that may be fragmented", narrow(1400, toldTo(whole, 1400-uint32(overhead())))),
 		named("small path MTU", narrow(600, toldTo(long, 600-uint32(overhead())))))
 }
 

@@ -46,7 +46,7 @@ func vlans(f family) []fixture {
 	return []fixture{
 		pass("another VLAN", tag+1),
 		pass("VLAN in another VLAN", outer+1, tag),
-		pass("another VLAN in one", outer, tag+1),
+		pass("foreign VLAN in a service VLAN", outer, tag+1),
 		pass("only the inner tag, in a service VLAN", outer),
 		pass("VLAN ID with the other tag type", 0x88a80007),
 		pass("priority tag behind a VLAN tag", tag, 0x81000000),

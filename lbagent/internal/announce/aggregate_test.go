@@ -43,7 +43,7 @@ func TestAggregates(t *testing.T) {
 		want  []string
 	}{
 		{"two VIPs", nil, nil, whole},
-		{"one VIP goes", func(m *model.Model) { m.Frontends[0].Weights = nil }, nil, whole},
+		{"one VIP removed", func(m *model.Model) { m.Frontends[0].Weights = nil }, nil, whole},
 		{"both go", func(m *model.Model) { m.Frontends[0].Weights, m.Frontends[1].Weights = nil, nil }, nil, nil},
 		{"refused", func(m *model.Model) { m.Aggregates = nil }, nil, single},
 		{"not programmed", nil, func(s *forwarding.State) {

@@ -309,7 +309,7 @@ func TestWeight(t *testing.T) {
 		{"Cluster", func(_, _ *model.Frontend) {}, 0},
 		{"Local", func(first, second *model.Frontend) { first.Local, second.Local = true, true }, 4},
 		{"one of two is Local", func(_, second *model.Frontend) { second.Local = true }, 3},
-		{"one only terminates", func(first, second *model.Frontend) {
+		{"one Service has only terminating endpoints", func(first, second *model.Frontend) {
 			first.Local, second.Local, second.Terminating = true, true, true
 		}, 1},
 	} {

@@ -40,11 +40,11 @@ func TestDeadNodes(t *testing.T) {
 		dead, bits      int
 		interval, limit time.Duration
 	}{
-		{"one, a route for each VIP", 1, 32, usual, 400 * time.Millisecond},
+		{"one node, a route for each VIP", 1, 32, usual, 400 * time.Millisecond},
 		{"three, a route for each VIP", 3, 32, usual, 500 * time.Millisecond},
-		{"one, a route for each VIP, BFD of 50 ms", 1, 32, usual / 2, 400 * time.Millisecond},
-		{"three, a route for each VIP, BFD of 50 ms", 3, 32, usual / 2, 500 * time.Millisecond},
-		{"one, a route for 256 VIPs", 1, 24, usual, 400 * time.Millisecond},
+		{"one node, a route for each VIP, BFD of 50 ms", 1, 32, usual / 2, 400 * time.Millisecond},
+		{"three nodes, a route for each VIP, BFD of 50 ms", 3, 32, usual / 2, 500 * time.Millisecond},
+		{"one node, a route for 256 VIPs", 1, 24, usual, 400 * time.Millisecond},
 		{"three, a route for 256 VIPs", 3, 24, usual, 500 * time.Millisecond},
 	} {
 		t.Run(test.name, func(t *testing.T) {

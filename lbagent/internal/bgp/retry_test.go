@@ -22,13 +22,13 @@ func TestRetryPause(t *testing.T) {
 		attempts int
 		want     time.Duration
 	}{
-		{"before the first", 3 * time.Second, 0, 0, 0},
-		{"after the first", 3 * time.Second, 0, 1, 250 * ms},
-		{"after the second", 3 * time.Second, 0, 2, 500 * ms},
-		{"after the third", 3 * time.Second, 0, 3, time.Second},
-		{"after the fourth", 3 * time.Second, 0, 4, 2 * time.Second},
+		{"before the first attempt", 3 * time.Second, 0, 0, 0},
+		{"after the first attempt", 3 * time.Second, 0, 1, 250 * ms},
+		{"after the second attempt", 3 * time.Second, 0, 2, 500 * ms},
+		{"after the third attempt", 3 * time.Second, 0, 3, time.Second},
+		{"after the fourth attempt", 3 * time.Second, 0, 4, 2 * time.Second},
 		{"settled", 3 * time.Second, 0, 5, 3 * time.Second},
-		{"after very many", 600 * time.Second, 0, 1 << 40, 600 * time.Second},
+		{"after a large number of attempts", 600 * time.Second, 0, 1 << 40, 600 * time.Second},
 		{"most jitter", 3 * time.Second, 1, 2, 375 * ms},
 		{"most jitter when settled", 3 * time.Second, 1, 9, 2250 * ms},
 		{"a short ConnectRetryTime", time.Second, 0, 4, time.Second},

@@ -38,7 +38,7 @@ func TestEvaluate(t *testing.T) {
 		vip   VIP
 		steps []step
 	}{
-		{"a new one waits for both answers", young, []step{
+		{"new VIP is pending until both replies", young, []step{
 			{0, nil, "checking"}, {time.Second, first(nobody), "checking"}, {2 * time.Second, both(nobody, nobody), "free"},
 		}},
 		{"host on any link", young, []step{{0, both(nobody, held), "withheld"}}},

@@ -56,7 +56,7 @@ func TestSetDown(t *testing.T) {
 	apply(t, d, forwarding.PutNode{ID: 2, Node: node})
 	check("zone changed", 2, true)
 	setDown()
-	check("up again", 2, false)
+	check("node up again", 2, false)
 	setDown(4)
 	apply(t, d, forwarding.PutNode{ID: 4, Node: forwarding.Node{IPv4: ip("198.51.100.14")}})
 	check("added after it went down", 4, true)

@@ -176,7 +176,7 @@ func TestSetIngressInterfaces(t *testing.T) {
 	check("fewer", 2, 5)
 	check("node removed", 3)
 	set(map[forwarding.NodeID][]int{2: {1, 2, 3, 4, 5, 6, 7, 8, 9}})
-	check("more than fit", 2)
+	check("nodes above the limit", 2)
 	set(map[forwarding.NodeID][]int{2: {5}})
 	apply(t, d, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.99")}})
 	check("another address", 2)

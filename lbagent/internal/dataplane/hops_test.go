@@ -53,7 +53,7 @@ func TestSetHops(t *testing.T) {
 	if err := d.SetHops(map[forwarding.NodeID]forwarding.Hop{2: hop}); err != nil {
 		t.Fatal(err)
 	}
-	check("set again", 2, hop)
+	check("hop set again", 2, hop)
 	check("missing", 3, forwarding.Hop{})
 	apply(t, d, forwarding.DeleteNode{ID: 2}, forwarding.PutNode{ID: 2, Node: forwarding.Node{IPv4: ip("198.51.100.22")}})
 	check("deleted and put", 2, forwarding.Hop{})

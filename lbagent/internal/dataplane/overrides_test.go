@@ -411,7 +411,7 @@ func TestDatagramAffinity(t *testing.T) {
 	for _, node := range n.nodes {
 		ageMoves(t, node.dataplane)
 	}
-	check("long after")
+	check("long after the move")
 	for _, to := range []forwarding.NodeID{4, 5, 6, 3} {
 		n.moveRows(t, to)
 		check(fmt.Sprintf("row moved on to node %d", to))

@@ -259,15 +259,15 @@ func TestApplyErrors(t *testing.T) {
 				Frontend: forwarding.Frontend{ID: 2},
 			},
 		}, 1, "[2001:db8:cafe::10]:80 protocol 6 has the same hash", false},
-		{"table beyond the limit", []forwarding.Op{forwarding.ClearTable{Slot: 9}}, 0, "no room for more node tables", true},
-		{"endpoint table beyond the limit", []forwarding.Op{forwarding.ClearEndpointTable{Slot: 9}}, 0, "no room for more endpoint tables", true},
-		{"endpoint beyond the limit", []forwarding.Op{forwarding.DeleteEndpoint{ID: 257}}, 0, "no room for more endpoints", true},
-		{"row beyond the table", []forwarding.Op{
+		{"table above the limit", []forwarding.Op{forwarding.ClearTable{Slot: 9}}, 0, "no room for more node tables", true},
+		{"endpoint table above the limit", []forwarding.Op{forwarding.ClearEndpointTable{Slot: 9}}, 0, "no room for more endpoint tables", true},
+		{"endpoint above the limit", []forwarding.Op{forwarding.DeleteEndpoint{ID: 257}}, 0, "no room for more endpoints", true},
+		{"row outside of the table", []forwarding.Op{
 			forwarding.PutRows{Slot: 1, Changed: []uint32{4096}, Rows: make([]forwarding.Row, 1)},
 		}, 0, "row 4096 of 4096", false},
 		{"row numbers and rows differ", []forwarding.Op{forwarding.PutRows{Slot: 1, Changed: []uint32{1}}}, 0, "1 row numbers for 0 rows", false},
 		{"node 0", []forwarding.Op{forwarding.DeleteNode{}}, 0, "0 is not an id", false},
-		{"node beyond the limit", []forwarding.Op{forwarding.DeleteNode{ID: 16384}}, 0, "the limit is 16383", true},
+		{"node above the limit", []forwarding.Op{forwarding.DeleteNode{ID: 16384}}, 0, "the limit is 16383", true},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

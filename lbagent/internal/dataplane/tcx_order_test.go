@@ -73,7 +73,7 @@ func TestProgramsBefore(t *testing.T) {
 	if err := d.Attach([]Uplink{uplink, other}); err != nil {
 		t.Fatal(err)
 	}
-	check("attached again", fmt.Sprintf("program %d (before)", id))
+	check("attached a second time", fmt.Sprintf("program %d (before)", id))
 	detach()
-	check("gone again")
+	check("removed a second time")
 }

@@ -99,7 +99,7 @@ func testUpgrade(t *testing.T, clsact bool) {
 		cfg  Config
 		want AdoptionKind
 	}{
-		{"same", node2.cfg, Adopted}, {"larger", larger, Resized}, {"smaller", smaller, Resized}, {"same again", smaller, Adopted},
+		{"same", node2.cfg, Adopted}, {"larger", larger, Resized}, {"smaller", smaller, Resized}, {"same maps again", smaller, Adopted},
 	} {
 		before, err := node2.dataplane.Dump()
 		if err != nil {

@@ -151,7 +151,7 @@ func testUplinkChanges(t *testing.T, clsact bool) {
 		{"another address", "link set renamed address 02:00:00:00:00:99", "renamed"},
 		{"down", "link set renamed down", "renamed"},
 		{"deleted", "link delete renamed", ""},
-		{"created again", create, "other"},
+		{"uplink created again", create, "other"},
 		{"no uplink left", "", ""},
 		{"again", "", "other"},
 	} {

@@ -96,7 +96,7 @@ func TestNFTables(t *testing.T) {
 		{"other interfaces", base("ip", `iifname "docker0" accept; oifname "docker0" accept`), true, true},
 		{"not from an interface", base("ip", `iifname != "docker0" accept`), false, false},
 		{"marked", base("ip", "meta mark and 0x4000 == 0x4000 accept"), true, true},
-		{"marked before", base("ip", "jump marking; meta mark and 0x4000 == 0x4000 accept"), false, false},
+		{"previously marked packets", base("ip", "jump marking; meta mark and 0x4000 == 0x4000 accept"), false, false},
 		{"in a chain", base("ip", "jump accepting"), false, false},
 		{"chain without accept rules", base("ip", "jump refusing; jump returning"), true, true},
 		{"dropped by a rule, not by the policy", base("ip", "drop"), false, false},

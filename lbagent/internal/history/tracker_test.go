@@ -127,7 +127,7 @@ func TestStory(t *testing.T) {
 		s.Model, s.Decisions = modelOf(frontend(0, []forwarding.Endpoint{pod(3)}, nil)), announced("tor1", "tor2")
 	}, route("Announced", "to tor1, tor2"), endpoints("Ready", 1, "192.0.2.3:8080"), endpoints("Recovered", 0))
 	step("changed reason", func(s *State) { s.Decisions = slices.Clone(s.Decisions) })
-	step("a flap between two looks", func(s *State) {
+	step("flap between two observations", func(s *State) {
 		s.Sessions = []Session{{Peer: "tor1", Established: true, Flaps: 1, Message: "hold timer expired", BFD: "Down", BFDMessage: "no packet"}}
 	}, session("Lost", "hold timer expired"), session("Established", ""), session("BFDDown", "no packet"))
 	step("a loss", func(s *State) { s.Sessions = []Session{{Peer: "tor1", Flaps: 2, Message: "cease"}} }, session("Lost", "cease"))

@@ -16,12 +16,12 @@ func TestRecentCounter(t *testing.T) {
 		count         uint64
 		changed, told bool
 	}{
-		{"what an agent before has counted", 0, 7, false, false},
+		{"counts of a previous agent", 0, 7, false, false},
 		{"nothing new", time.Minute, 7, false, false},
 		{"a drop", 2 * time.Minute, 8, true, true},
 		{"another packet", 3 * time.Minute, 9, false, true},
-		{"long after the first one", 3*time.Minute + recentWindow - 1, 9, false, true},
-		{"long after the last one", 3*time.Minute + recentWindow, 9, true, false},
+		{"long after the first packet", 3*time.Minute + recentWindow - 1, 9, false, true},
+		{"long after the last packet", 3*time.Minute + recentWindow, 9, true, false},
 		{"again", time.Hour, 10, true, true},
 		{"counters reset", 2 * time.Hour, 0, true, false},
 	} {

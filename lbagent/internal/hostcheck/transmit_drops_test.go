@@ -31,7 +31,7 @@ func TestTransmitDrops(t *testing.T) {
 		{"one reason", 2 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 7), eth1}, true, "eth0 (redirect)"},
 		{"additional drops", 3 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(5, 9), eth1}, false, "eth0 (redirect)"},
 		{"another", 4 * time.Minute, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (redirect), eth0 (transmit)"},
-		{"long after the first", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
+		{"long after the first drop", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth0(6, 9), eth1}, true, "eth0 (transmit)"},
 		{"no uplink left", 3*time.Minute + recentWindow, []dataplane.UplinkTransmitDrops{eth1}, true, ""},
 	} {
 		if changed := u.observe(step.drops, start.Add(step.after)); changed != step.changed || u.text() != step.told {

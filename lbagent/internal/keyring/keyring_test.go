@@ -46,7 +46,7 @@ func TestChanges(t *testing.T) {
 		{"required", state(tunnelkey.Steady, 5, true, one), ring(5, true, 5)},
 		{"second", state(tunnelkey.Publishing, 5, true, one, two), ring(5, true, 5, 6)},
 		{"second sent", state(tunnelkey.Switching, 6, true, one, two), ring(6, true, 5, 6)},
-		{"third after a loss", state(tunnelkey.Publishing, 0, true, three), ring(6, true, 5, 6, 7)},
+		{"third generation after a loss", state(tunnelkey.Publishing, 0, true, three), ring(6, true, 5, 6, 7)},
 		{"third sent", state(tunnelkey.Switching, 7, true, three), ring(7, true, 5, 6, 7)},
 		{"third steady", state(tunnelkey.Steady, 7, true, three), ring(7, true, 7)},
 	} {

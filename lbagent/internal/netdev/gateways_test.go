@@ -39,7 +39,7 @@ func TestGateways(t *testing.T) {
 	best := add("198.51.100.2", first, 100)
 	check("one", "[198.51.100.2]", "[]")
 	add("198.51.100.130", second, 200)
-	check("a spare one", "[198.51.100.2]", "[]")
+	check("spare gateway", "[198.51.100.2]", "[]")
 	must(t, netlink.RouteDel(best))
 	check("only the spare gateway", "[198.51.100.130]", "[]")
 	must(t, netlink.RouteAdd(&netlink.Route{Dst: mustParseAddr(t, "0.0.0.0/0").IPNet, Priority: 50, MultiPath: []*netlink.NexthopInfo{

@@ -220,7 +220,7 @@ func TestWatch(t *testing.T) {
 		}
 	}
 	link := addLink(t, "eth0", "")
-	await("a new interface")
+	await("new interface")
 	// Events of the new interface, the last one for its link-local address.
 	for quiet := false; !quiet; {
 		select {

@@ -19,7 +19,7 @@ func TestSizeFor(t *testing.T) {
 		want  int
 	}{
 		{"no pod", 0, 0, 512}, {"one pod", 1, 1, 512},
-		{"just enough", 16, 1, 512}, {"one more", 17, 1, 1024},
+		{"just enough", 16, 1, 512}, {"one additional pod", 17, 1, 1024},
 		{"largest number for the ordinary size", 128, 1, forwarding.Rows},
 		{"one pod above the ordinary size", 129, 1, 2 * forwarding.Rows},
 		{"a thousand", 1000, 1, 8 * forwarding.Rows},

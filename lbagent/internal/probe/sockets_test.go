@@ -50,13 +50,13 @@ func TestSockets(t *testing.T) {
 	now := time.Now()
 	both := map[netip.Addr]bool{first: true, second: true}
 	sockets.Need(both, now)
-	expect("one refused", 2, first)
+	expect("one address refused", 2, first)
 	sockets.Need(maps.Clone(both), now.Add(time.Second/2))
 	sockets.Reopen(now.Add(time.Second / 2))
 	expect("too early", 2, first)
 	refused[second] = false
 	sockets.Reopen(now.Add(time.Second))
-	expect("tried again", 3, first, second)
+	expect("retried after a failure", 3, first, second)
 	sockets.Reopen(now.Add(time.Minute))
 	expect("all sockets open", 3, first, second)
 	sockets.Need(map[netip.Addr]bool{second: true}, now)

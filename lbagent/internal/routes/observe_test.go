@@ -47,7 +47,7 @@ func TestWithhold(t *testing.T) {
 		{"both families", "both", "", millracev1beta1.SessionEstablished, nil, []millracev1beta1.AddressFamily{v6}, "IPv6 " + none},
 		{"not established", "both", "refused", millracev1beta1.SessionActive, nil, nil, "refused"},
 		{"IPv4 routes with IPv6 next hops", "extended", "", millracev1beta1.SessionEstablished, nil, []millracev1beta1.AddressFamily{v4, v6}, "IPv4 " + none + "; IPv6 " + none},
-		{"withheld before", "both", "not offered", millracev1beta1.SessionEstablished, []millracev1beta1.AddressFamily{v6}, []millracev1beta1.AddressFamily{v6}, "not offered"},
+		{"already withheld", "both", "not offered", millracev1beta1.SessionEstablished, []millracev1beta1.AddressFamily{v6}, []millracev1beta1.AddressFamily{v6}, "not offered"},
 		{"one family", "v4", "", millracev1beta1.SessionEstablished, nil, nil, ""},
 		{"deleted peer", "gone", "", millracev1beta1.SessionEstablished, nil, nil, ""},
 	} {

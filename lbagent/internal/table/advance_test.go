@@ -26,7 +26,7 @@ func TestSucceed(t *testing.T) {
 		want    chain
 		history uint8
 	}{
-		{"a new row", row(0, 0), 1, 0, chain{}, 0},
+		{"new row", row(0, 0), 1, 0, chain{}, 0},
 		{"at rest", row(2, 1, 2, 3, 4), 1, 0, chain{2, 3, 4}, 2},
 		{"different owner", row(3, 1, 2, 3, 4), 5, 0, chain{1, 2, 3}, 3},
 		{"first owner removed, followed by ranks", row(0, 1, 2, 3, 4), 5, 0, chain{1, 2, 3}, 1},

@@ -28,8 +28,8 @@ func TestMergeRow(t *testing.T) {
 		{"already in the chain", row(2, 1, 2, 3), row(1, 1, 3, 4), row(2, 1, 2, 3), true},
 		{"newest owner from the other table", row(1, 1, 2, 5), row(1, 1, 3, 6), row(2, 1, 3, 2, 5), true},
 		{"node previously by rank", row(1, 1, 2, 3), row(1, 1, 3), row(2, 1, 3, 2), true},
-		{"ranks make room", row(0, 1, 5, 6, 7), row(2, 1, 3, 4), row(2, 1, 3, 4, 5), true},
-		{"just enough room", row(2, 1, 2, 3), row(2, 1, 4, 2), row(3, 1, 4, 2, 3), true},
+		{"ranks are replaced", row(0, 1, 5, 6, 7), row(2, 1, 3, 4), row(2, 1, 3, 4, 5), true},
+		{"just enough capacity", row(2, 1, 2, 3), row(2, 1, 4, 2), row(3, 1, 4, 2, 3), true},
 		{"no room", row(2, 1, 2, 3), row(2, 1, 4, 5), row(2, 1, 2, 3), false},
 	} {
 		base, other := &forwarding.NodeTable{7: c.base}, &forwarding.NodeTable{7: c.other}

@@ -40,14 +40,14 @@ func TestDetectorResetsSessions(t *testing.T) {
 		want     []string
 	}{
 		{"losses before the agent started", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
-		{"nothing new", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
+		{"no new loss", []control.Session{{Peer: "a", State: bfd.Up, Losses: 3}}, nil, nil},
 		{"a loss", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4, Message: "control detection time expired"}}, nil,
 			[]string{"a: BFD session lost: control detection time expired"}},
-		{"told once", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4}}, nil, nil},
+		{"loss reported once", []control.Session{{Peer: "a", State: bfd.Down, Losses: 4}}, nil, nil},
 		{"the administrator", []control.Session{{Peer: "a", State: bfd.Down, PeerState: bfd.AdminDown, Losses: 4}}, nil, nil},
 		{"lost and up again since the previous pass", []control.Session{{Peer: "a", State: bfd.Up, Losses: 6}}, nil, []string{"a: BFD session lost"}},
 		{"no process", nil, errors.New("gone"), nil},
-		{"a new process", []control.Session{{Peer: "a", State: bfd.Down}, {Peer: "b", State: bfd.Down}}, nil, nil},
+		{"restarted process", []control.Session{{Peer: "a", State: bfd.Down}, {Peer: "b", State: bfd.Down}}, nil, nil},
 		{"different peer", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, []string{"b: BFD session lost"}},
 		{"removed peer", []control.Session{{Peer: "a", State: bfd.Up}}, nil, nil},
 		{"peer added again", []control.Session{{Peer: "a", State: bfd.Up}, {Peer: "b", Losses: 1}}, nil, nil},

@@ -186,7 +186,7 @@ func (w *webhooks) defaultsOfUpdates(t *testing.T) {
 	eventually(t, func(ctx context.Context) error {
 		return w.client.Update(ctx, serviceFrom(t, "updated", `{}`, `{}`))
 	})
-	check("sent again", without)
+	check("applied a second time", without)
 	if got := w.warnings.Take(); !strings.Contains(got, "spec.allocateLoadBalancerNodePorts: remains false") {
 		t.Errorf("warnings = %q", got)
 	}

@@ -25,7 +25,7 @@ func TestOperator(t *testing.T) {
 		run  func(*testing.T, *environment)
 	}{
 		{"dual stack", dualStack},
-		{"two writes for a Service", fewWrites},
+		{"two writes per Service", fewWrites},
 		{"two Services for one address", race},
 		{"an exhausted pool grows", exhaustion},
 		{"restart", restart},
@@ -92,7 +92,7 @@ func TestOperator(t *testing.T) {
 		{"drain reasons of nodes", departures},
 		{"boots of nodes", boots},
 		{"reports of nodes", reports},
-		{"ids of nodes wrap", idsWrap},
+		{"node ids wrap around", idsWrap},
 		{"duplicate ids of nodes", duplicateIDs},
 		{"events of BGP sessions", sessionEvents},
 		{"keys of the tunnel", tunnelKeys},

@@ -58,7 +58,7 @@ func TestController(t *testing.T) {
 		{"status conflicts", conflictingStatuses},
 		{"two installations", twoInstallations},
 		{"Gateway API installed later", laterGatewayAPI},
-		{"tokens of Gateways", tokensOfGateways},
+		{"proxy tokens of Gateways", tokensOfGateways},
 		{"layer 4 without proxies", layer4},
 		{"namespaces with permission", permittedNamespaces},
 		{"writes limited by a policy", limitedWrites},

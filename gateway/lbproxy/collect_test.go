@@ -48,7 +48,7 @@ func TestTuneCollector(t *testing.T) {
 	ballast = make([]byte, 100<<20)
 	await("a large heap", func(now int) bool { return now == 100 })
 	ballast = nil
-	await("a small heap again", func(now int) bool { return now > 400 })
+	await("small heap after a large one", func(now int) bool { return now > 400 })
 	stop()
 	if now := percentage(); now != 100 {
 		t.Errorf("the GC percentage is still %d, want 100", now)

@@ -215,9 +215,9 @@ func TestPolicyRetainsAuthorities(t *testing.T) {
 	for _, test := range []struct{ name, text, accepted, resolved string }{
 		{"valid", valid, "True ", "True "},
 		{"invalid", "x", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
-		{"invalid, once more", "y", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
+		{"invalid a second time", "y", "True ", "False spec.validation.caCertificateRefs[0]: ConfigMap infra/ca, data.ca.crt: "},
 		{"removed", "''", "False spec.validation.caCertificateRefs: no reference can be resolved", "False "},
-		{"valid again", valid, "True ", "True "},
+		{"valid after the fix", valid, "True ", "True "},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			result := compiler.Compile(parse(t, "testdata/gateway/notes", []byte(`

@@ -88,7 +88,7 @@ func TestHasEndpoints(t *testing.T) {
 		slices   []string
 		want     bool
 	}{
-		{"a ready one", 80, corev1.ProtocolTCP, []string{six}, true},
+		{"ready endpoint", 80, corev1.ProtocolTCP, []string{six}, true},
 		{"any family", 80, corev1.ProtocolTCP, []string{four}, true},
 		{"unready but serving endpoint", 80, corev1.ProtocolTCP, []string{unready}, true},
 		{"terminated endpoint", 80, corev1.ProtocolTCP, []string{ended}, false},

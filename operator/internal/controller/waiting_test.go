@@ -171,7 +171,7 @@ func TestEarlierServicesWantSameAddress(t *testing.T) {
 	want("same", ipam.Want{Pool: "main", Family: ipam.IPv4})
 	waiting.recordPlan(key("untried"), waiting.present())
 	waiting.recordUnmet(key("untried"), unmetRequest{})
-	expect("after two were tried", "address")
+	expect("after two attempts", "address")
 	waiting.markAffected(func(waiting *waiter) bool { return waiting.name.Name != "pool" })
 	expect("after a change of a pool for most Services", "same", "untried", "address", "family")
 }

@@ -75,7 +75,7 @@ func TestRequest(t *testing.T) {
 		}), func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/sharing-key]: exceeds 253 bytes"},
 		{"two addresses of a family", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "203.0.113.2,203.0.113.1" }),
 			func(r *ipam.Request) { r.Addresses = parsed("203.0.113.2", "203.0.113.1") }, ""},
-		{"one twice", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
+		{"duplicate address", service(func(s *corev1.Service) { s.Annotations["millrace.io/addresses"] = "2001:db8::1,2001:DB8:0::1" }),
 			func(r *ipam.Request) { r.Eligible = nil }, "metadata.annotations[millrace.io/addresses]: 2001:db8::1 is a duplicate"},
 		{"too many", service(func(s *corev1.Service) {
 			s.Annotations["millrace.io/addresses"] = "::1,::2,::3,::4,::5,::6,::7,::8,::9,203.0.113.1"

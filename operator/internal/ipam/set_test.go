@@ -39,7 +39,7 @@ func TestCount(t *testing.T) {
 		want   int64
 	}{
 		{"empty", nil, 0},
-		{"one address", []netipx.IPRange{rangeOf("203.0.113.1", "203.0.113.1")}, 1},
+		{"single address", []netipx.IPRange{rangeOf("203.0.113.1", "203.0.113.1")}, 1},
 		{"duplicate range", []netipx.IPRange{rangeOf("203.0.113.1", "203.0.113.4"), rangeOf("203.0.113.1", "203.0.113.4")}, 4},
 		{"both families", []netipx.IPRange{rangeOf("203.0.113.1", "203.0.113.4"), rangeOf("2001:db8::", "2001:db8::f")}, 20},
 		{"all IPv4 addresses", []netipx.IPRange{netipx.RangeOfPrefix(netip.MustParsePrefix("0.0.0.0/0"))}, 1 << 32},
@@ -47,7 +47,7 @@ func TestCount(t *testing.T) {
 		{"all IPv6 addresses", []netipx.IPRange{netipx.RangeOfPrefix(netip.MustParsePrefix("::/0"))}, MaxCount},
 		{"across 2^64", []netipx.IPRange{rangeOf("2001:db8:0:0:ffff:ffff:ffff:fffe", "2001:db8:0:1::1")}, 4},
 		{"exactly the highest count", []netipx.IPRange{rangeOf("2001:db8::", "2001:db8::1f:ffff:ffff:fffe")}, MaxCount},
-		{"one less", []netipx.IPRange{rangeOf("2001:db8::", "2001:db8::1f:ffff:ffff:fffd")}, MaxCount - 1},
+		{"below the highest count", []netipx.IPRange{rangeOf("2001:db8::", "2001:db8::1f:ffff:ffff:fffd")}, MaxCount - 1},
 	}
 	for _, test := range tests {
 		t.Run(test.name, func(t *testing.T) {

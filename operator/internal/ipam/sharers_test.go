@@ -163,7 +163,7 @@ var keyedByMany = []struct {
 }{
 	{"one Service per namespace", namespaceEach, false, tcp80},
 	{"one namespace, with the port", oneNamespace, false, tcp80},
-	{"one namespace, to join", oneNamespace, false, tcp53},
+	{"one namespace, to join a VIP", oneNamespace, false, tcp53},
 	{"one Service per namespace, shared by all, with the port", namespaceEach, true, tcp80},
 }
 

@@ -59,9 +59,9 @@ func TestDrain(t *testing.T) {
 	}{
 		{"a new route", 0, []string{"a*90", "b*10"}, "", "a*90 b*10", 0},
 		{"weight zero continues to drain", 0, []string{"a*90", "b*0"}, "", "a*90 b*0", 0},
-		{"b leaves", time.Minute, []string{"a*90"}, "", "a*90 b*0", time.Minute + period},
+		{"b removed", time.Minute, []string{"a*90"}, "", "a*90 b*0", time.Minute + period},
 		{"no change", 2 * time.Minute, []string{"a*90"}, "", "a*90 b*0", time.Minute + period},
-		{"a leaves for c", 10 * time.Minute, []string{"c*1", "!*1"}, "", "c*1 !*1 a*0 b*0", time.Minute + period},
+		{"a replaced by c", 10 * time.Minute, []string{"c*1", "!*1"}, "", "c*1 !*1 a*0 b*0", time.Minute + period},
 		{"b is used again", 11 * time.Minute, []string{"b*2"}, "", "b*2 a*0 c*0", 10*time.Minute + period},
 		{"a has no endpoints", 12 * time.Minute, []string{"b*2"}, "a", "b*2 c*0", 11*time.Minute + period},
 		{"no routes", 13 * time.Minute, nil, "", "b*0 c*0", 11*time.Minute + period},

@@ -95,7 +95,7 @@ func TestOpenHeadersCount(t *testing.T) {
 	check("one request", ConnectionBytes+OpenHeaderBytes+1000)
 	c.End(1000)
 	c.Idle()
-	check("idle again", ConnectionBytes)
+	check("idle after the request", ConnectionBytes)
 	c.Close()
 	check("closed", 0)
 }

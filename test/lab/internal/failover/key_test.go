@@ -24,7 +24,7 @@ func TestKeyReplaced(t *testing.T) {
 		{"one node still tags with the previous key", keys(1, true, 1, 2), false},
 		{"one node still accepts the previous key", keys(2, true, 1, 2), false},
 		{"one node requires no tag", keys(2, false, 2), false},
-		{"one reports none", millracev1beta1.LBNodeReport{}, false},
+		{"one node reports no key", millracev1beta1.LBNodeReport{}, false},
 	} {
 		err := keyReplaced([]millracev1beta1.LBNodeReport{done, done, test.third}, 1)
 		if (err == nil) != test.want {

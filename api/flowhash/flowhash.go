@@ -13,6 +13,7 @@ import (
 	"fmt"
 )
 
+// SeedSize is the length of a Seed in bytes.
 const SeedSize = 32
 
 // Seed is the secret for deriving the constants. With it, an attacker could choose flows that share a row.

@@ -25,6 +25,7 @@ func (r Ring) Takes(generation uint32) bool {
 	return !r.Required || slices.Contains(r.Accepted, generation)
 }
 
+// Equal reports whether r and other have equal fields.
 func (r Ring) Equal(other Ring) bool {
 	return r.Sending == other.Sending && r.Required == other.Required && slices.Equal(r.Accepted, other.Accepted)
 }

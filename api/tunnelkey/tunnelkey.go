@@ -113,6 +113,7 @@ func (s *State) Key(generation uint32) (Key, bool) {
 	return s.Accepted[i], true
 }
 
+// Equal reports whether s and other have equal fields.
 func (s *State) Equal(other *State) bool {
 	return s.Phase == other.Phase && s.Seed == other.Seed && s.Sending == other.Sending && s.Required == other.Required &&
 		s.Since.Equal(other.Since) && s.Made.Equal(other.Made) && slices.Equal(s.Accepted, other.Accepted)

@@ -23,10 +23,6 @@ const (
 // selects the pods.
 const AnnotationProxyOf = "millrace.io/proxy-of"
 
-// AnnotationCertificateProblems is an annotation of the Service of an owner's proxies. Its value has a line
-// "NAMESPACE/SECRET: PROBLEM" for each served certificate with a problem, at most 50 and 5 of a namespace.
-const AnnotationCertificateProblems = "millrace.io/certificate-problems"
-
 // OwnerKey returns the key "KIND/NAMESPACE/NAME" of an owner, such as "Gateway/shop/web".
 func OwnerKey(owner Object) string {
 	return owner.Kind + "/" + owner.Namespace + "/" + owner.Name

@@ -99,6 +99,7 @@ func TestOurs(t *testing.T) {
 	}
 }
 
+// TestCertificateProblems checks that a tenant's Service reports no problem of another namespace's Secret.
 func TestCertificateProblems(t *testing.T) {
 	class := millracev1beta1.Class
 	proxies := corev1.Service{
@@ -110,8 +111,14 @@ func TestCertificateProblems(t *testing.T) {
 	dedicated, other := *proxies.DeepCopy(), *proxies.DeepCopy()
 	dedicated.Name = "dedicated"
 	other.Spec.Type, other.Annotations[model.AnnotationCertificateProblems] = corev1.ServiceTypeClusterIP, "x/y: z"
-	got := strings.Join(problemsOf(Build(&Input{Services: []corev1.Service{proxies, dedicated, other}}), ReasonCertificate), "\n")
-	if want := "Secret/b (blog): expires\nSecret/a (shop): the certificate expired at X"; got != want {
+	tenant := *dedicated.DeepCopy()
+	tenant.Namespace, tenant.Name = "blog", "blog"
+	tenant.Annotations[model.AnnotationCertificateProblems] = "blog/c: expires\nshop/a: \x1b[31mforged\nno problem"
+	got := strings.Join(problemsOf(Build(&Input{
+		Namespace: "millrace-system", Services: []corev1.Service{proxies, dedicated, other, tenant},
+	}), ReasonCertificate), "\n")
+	if want := "Secret/b (blog): expires\nService/blog (blog): Secret shop/a:  [31mforged\nSecret/c (blog): expires\n" +
+		"Secret/a (shop): the certificate expired at X"; got != want {
 		t.Errorf("the problems are\n%s\nwant\n%s", got, want)
 	}
 }

@@ -96,7 +96,8 @@ func (l *lookup) waiting() []Problem {
 	return sorted(problems)
 }
 
-// certificates returns problems that the gateway reports on the Services of its proxies.
+// certificates returns problems that the gateway reports on the Services of its proxies. Tenants can write Services
+// in their namespaces, so one outside the namespace of Millrace is evidence of its own namespace only.
 func (l *lookup) certificates() []Problem {
 	var problems []Problem
 	for i := range l.in.Services {
@@ -104,10 +105,12 @@ func (l *lookup) certificates() []Problem {
 		if !ours(service) {
 			continue
 		}
-		for line := range strings.Lines(service.Annotations[model.AnnotationCertificateProblems]) {
-			secret, message, _ := strings.Cut(strings.TrimSpace(line), ": ")
-			namespace, name, _ := strings.Cut(secret, "/")
-			problem := Problem{Kind: "Secret", Namespace: namespace, Name: name, Reason: ReasonCertificate, Message: message}
+		for _, found := range model.DecodeCertificateProblems(service.Annotations[model.AnnotationCertificateProblems]) {
+			problem := Problem{Kind: "Secret", Namespace: found.Namespace, Name: found.Secret, Reason: ReasonCertificate, Message: found.Message}
+			if service.Namespace != l.in.Namespace && service.Namespace != found.Namespace {
+				problem.Kind, problem.Namespace, problem.Name = "Service", service.Namespace, service.Name
+				problem.Message = fmt.Sprintf("Secret %s/%s: %s", found.Namespace, found.Secret, found.Message)
+			}
 			if !slices.Contains(problems, problem) {
 				problems = append(problems, problem)
 			}

@@ -50,7 +50,7 @@ func (p planner) service() Object {
 		metadata.Annotations[millracev1beta1.AnnotationAddresses] = addresses
 	}
 	if problems := p.certificateProblems(); len(problems) > 0 {
-		metadata.Annotations[model.AnnotationCertificateProblems] = strings.Join(problems, "\n")
+		metadata.Annotations[model.AnnotationCertificateProblems] = model.EncodeCertificateProblems(problems)
 	}
 	class, no := cmp.Or(p.settings.LoadBalancerClass, millracev1beta1.Class), false
 	policy, families := p.families()
@@ -80,28 +80,18 @@ func (p planner) service() Object {
 	return service
 }
 
-const (
-	maxProblems, maxNamespaceProblems = 50, 5
-	// maxProblemBytes limits a problem, whose text can contain parts of a Secret.
-	maxProblemBytes = 200
-)
-
-// certificateProblems is bounded, because annotations beyond 256 KiB would make the Service invalid.
-func (p planner) certificateProblems() (found []string) {
-	served, count := map[string]bool{}, map[string]int{}
+// certificateProblems returns the problems of the certificates that the owner's proxies serve.
+func (p planner) certificateProblems() (found []model.CertificateProblem) {
+	served := map[string]bool{}
 	for _, each := range p.proxy.Resources {
 		if each.GetCertificate() != nil {
 			served[each.GetName()] = true
 		}
 	}
 	for _, each := range p.settings.Certificates {
-		if each.Problem == "" || !served[model.CertificateName(each.Namespace, each.Name)] ||
-			count[each.Namespace] == maxNamespaceProblems || len(found) == maxProblems {
-			continue
+		if each.Problem != "" && served[model.CertificateName(each.Namespace, each.Name)] {
+			found = append(found, model.CertificateProblem{Namespace: each.Namespace, Secret: each.Name, Message: each.Problem})
 		}
-		count[each.Namespace]++
-		problem := strings.ReplaceAll(each.Problem[:min(len(each.Problem), maxProblemBytes)], "\n", " ")
-		found = append(found, each.Namespace+"/"+each.Name+": "+strings.ToValidUTF8(problem, "\uFFFD"))
 	}
 	return found
 }

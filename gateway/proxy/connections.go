@@ -59,9 +59,9 @@ func (c *connections) awaitClosed(ctx context.Context) {
 	}
 }
 
-// awaitRead polls until no connection has unread bytes in the kernel, or the context ends.
-func (c *connections) awaitRead(ctx context.Context) {
-	for ctx.Err() == nil && c.any(unread) {
+// awaitRead polls until no connection has unread bytes in the kernel and isReading is false, or the context ends.
+func (c *connections) awaitRead(ctx context.Context, isReading func() bool) {
+	for ctx.Err() == nil && (c.any(unread) || isReading()) {
 		pause(ctx, time.Millisecond)
 	}
 }

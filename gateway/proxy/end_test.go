@@ -128,7 +128,7 @@ func TestUnreadRequestsAreSeen(t *testing.T) {
 	}
 	read := make(chan struct{})
 	go func() {
-		open.awaitRead(t.Context())
+		open.awaitRead(t.Context(), func() bool { return false })
 		close(read)
 	}()
 	if _, err := accepted.Read(make([]byte, 1)); err != nil {

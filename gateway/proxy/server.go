@@ -223,7 +223,8 @@ func (s *server) shutdown(ctx context.Context) error {
 	s.open.awaitClosed(waiting)
 	cancel()
 	unread, cancel := context.WithTimeout(ctx, last/4)
-	s.open.awaitRead(unread)
+	// net/http accepts no more connections after its Shutdown.
+	s.open.awaitRead(unread, func() bool { return s.plainLoop.IsReading() || s.secureLoop.IsReading() })
 	cancel()
 	servers := []interface {
 		Shutdown(context.Context) error

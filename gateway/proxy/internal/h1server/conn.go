@@ -44,6 +44,8 @@ type conn struct {
 
 	// requested is set after the first byte of a request.
 	requested atomic.Bool
+	// isReading is true from the first byte of a request until it is complete or handed over.
+	isReading bool
 	phase     atomic.Int32
 
 	// template contains the fields that all requests have in common.
@@ -86,18 +88,32 @@ func (c *conn) serve() {
 		request, outcome, framing := c.readRequest(timeout)
 		switch outcome {
 		case failed:
+			c.setReading(false)
 			return
 		case unusual:
 			isOpen = false
 			c.handOver(framing)
+			c.setReading(false)
 			return
 		}
+		c.setReading(false)
 		c.server.SetState(c.accepted, http.StateActive)
 		if !c.respond(request) {
 			return
 		}
 		c.server.SetState(c.accepted, http.StateIdle)
 	}
+}
+
+func (c *conn) setReading(isReading bool) {
+	switch {
+	case isReading == c.isReading:
+	case isReading:
+		c.server.reading.Add(1)
+	default:
+		c.server.reading.Add(-1)
+	}
+	c.isReading = isReading
 }
 
 func (c *conn) handshake() bool {
@@ -114,7 +130,7 @@ func (c *conn) handshake() bool {
 	return true
 }
 
-// isHTTP reports whether a client sent the begin of an HTTP/1 request instead of a TLS record.
+// isHTTP reports whether a client sent the start of an HTTP/1 request instead of a TLS record.
 func isHTTP(header [5]byte) bool {
 	switch string(header[:]) {
 	case "GET /", "HEAD ", "POST ", "PUT /", "OPTIO":
@@ -158,6 +174,7 @@ func (c *conn) readRequest(timeout time.Duration) (*http.Request, outcome, h1.Fr
 		c.skipEmpty()
 		if len(c.buffer) > 0 {
 			c.requested.Store(true)
+			c.setReading(true)
 			if !c.phase.CompareAndSwap(idle, busy) && c.phase.Load() == closed {
 				return nil, failed, h1.FramingUnknown
 			}

@@ -11,6 +11,7 @@ import (
 	"net"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/millrace-lb/millrace/gateway/proxy/internal/h1"
@@ -35,10 +36,16 @@ type Server struct {
 	MaxBodyBytes   int64
 	Log            *log.Logger
 
+	// reading is the number of connections with an incomplete request.
+	reading atomic.Int32
+
 	mutex  sync.Mutex
 	conns  map[*conn]struct{}
 	closed bool
 }
+
+// IsReading reports whether a request is incomplete. It can still be handed over.
+func (s *Server) IsReading() bool { return s.reading.Load() > 0 }
 
 // Serve serves a connection until its end or until it is handed over.
 func (s *Server) Serve(accepted net.Conn) {

@@ -94,6 +94,15 @@ func dial(t *testing.T, address net.Addr) net.Conn {
 	return conn
 }
 
+func await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(20 * time.Second); !is(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%s: not within 20 s", what)
+		}
+	}
+}
+
 // exchange sends parts and returns all received bytes.
 func exchange(t *testing.T, address net.Addr, parts ...string) string {
 	t.Helper()
@@ -262,9 +271,8 @@ func TestSlowRequest(t *testing.T) {
 	w := start(t, echo, nil)
 	conn := dial(t, w.listener.Addr())
 	_, _ = io.WriteString(conn, "POST / HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 4\r\n\r\nfi")
-	for w.handed.Load() == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	await(t, "a request that is read", w.IsReading)
+	await(t, "the handover", func() bool { return w.handed.Load() > 0 && !w.IsReading() })
 	if framing := h1.Framing(w.framing.Load()); framing != h1.FramingUnique {
 		t.Errorf("framing %d", framing)
 	}
